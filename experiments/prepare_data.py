@@ -1,0 +1,37 @@
+"""Prepare a dataset: download it with checksums, or read it --from a path, and write it for TFDS."""
+
+import argparse
+import sys
+
+from fedjax_nc.data.prepare import prepare
+from fedjax_nc.errors import UserError
+
+
+def main(argv: list[str]) -> int:
+    """Run the command; the exit code is 2 for input a person has to correct."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", help="mnist, cifar10, cifar100, tiny_imagenet or imdb_reviews")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="PATH",
+        help="the official archive, or a directory with it or its files (default: download)",
+    )
+    parser.add_argument(
+        "--data.dir",
+        "--data-dir",
+        dest="directory",
+        metavar="DIR",
+        help="where prepared data is kept (default: $TFDS_DATA_DIR, or ~/tensorflow_datasets)",
+    )
+    given = parser.parse_args(argv)
+    try:
+        print(prepare(given.name, given.source, given.directory))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

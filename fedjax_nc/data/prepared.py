@@ -1,0 +1,152 @@
+"""Prepared TFDS directories: where they are, and whether they are whole."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from fedjax_nc.data.catalogue import DATASETS
+from fedjax_nc.errors import UserError, unknown
+
+# The names and versions of the TFDS catalogue, so that other TFDS programs find them too.
+LAYOUT = {
+    "mnist": "mnist/3.0.1",
+    "cifar10": "cifar10/3.0.2",
+    "cifar100": "cifar100/3.0.2",
+    "tiny_imagenet": "tiny_imagenet/1.0.0",
+    "imdb_reviews": "imdb_reviews/plain_text/1.0.0",
+}
+SPLITS = {name: ("train", "test") for name in LAYOUT} | {"tiny_imagenet": ("train", "validation")}
+INCOMPLETE = "incomplete."  # how the directory of a preparation under way begins
+
+
+class Prepared(NamedTuple):
+    """A directory that looks whole: its path, the shard files with their lengths, an identity."""
+
+    path: Path
+    shards: dict[str, dict[str, int]]  # split -> file name -> number of examples
+    fingerprint: str
+
+
+def data_dir(directory: str | None) -> Path:
+    """The data directory: as given, else $TFDS_DATA_DIR, else ~/tensorflow_datasets."""
+    chosen = directory or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
+    return Path(chosen).expanduser().absolute()
+
+
+def remedy(name: str, root: Path) -> str:
+    """The command that prepares a dataset."""
+    return f"run: python experiments/prepare_data.py {name} --data.dir {root}"
+
+
+def held(root: Path) -> list[str]:
+    """The names of the prepared datasets below a data directory."""
+    found = [*root.glob("*/*/dataset_info.json"), *root.glob("*/*/*/dataset_info.json")]
+    return sorted({path.relative_to(root).parts[0] for path in found})
+
+
+def _inside(root: Path) -> tuple[str, Path] | None:
+    """The dataset whose own directory was given, with the data directory above it."""
+    for name, below in LAYOUT.items():
+        for above in list(root.parents)[: below.count("/") + 1]:
+            path = above / below
+            if (path / "dataset_info.json").exists() and root in (path, *path.parents):
+                return name, above
+    return None
+
+
+def _json(path: Path, broken: str) -> dict:
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(broken.format(f"{path.name} is missing or damaged")) from error
+    if not isinstance(content, dict):
+        raise UserError(broken.format(f"{path.name} is damaged"))
+    return content
+
+
+def locate(name: str, root: Path) -> Path:
+    """The directory of a dataset, or an error that says what the data directory holds instead."""
+    if name not in LAYOUT:
+        raise unknown("prepared dataset", name, LAYOUT)
+    if not root.is_dir():
+        raise UserError(f"data directory {root} does not exist: {remedy(name, root)}")
+    path = root / LAYOUT[name]
+    if path.is_dir():
+        return path
+    if inside := _inside(root):
+        key, above = inside
+        advice = f"use --data.dir {above}" if key == name else remedy(name, above)
+        raise UserError(f"{root} is the directory of {key}, not a data directory: {advice}")
+    if any((root / name).glob("**/*incomplete*")):  # ours, or the kind TFDS itself leaves
+        raise UserError(
+            f"{name} in {root} is half-prepared (the preparation was interrupted, or still "
+            f"runs): {remedy(name, root)}"
+        )
+    others = held(root)
+    holds = f"it holds {', '.join(others)}" if others else "it holds no prepared dataset"
+    raise UserError(f"no {name} in data directory {root} ({holds}): {remedy(name, root)}")
+
+
+def _same_dataset(name: str, path: Path, info: dict, features: dict) -> str | None:
+    """What shows that the directory belongs to another dataset, if anything does."""
+    if info.get("name") != name:
+        return f"dataset_info.json says '{info.get('name')}'"
+    spec, named = DATASETS[name], features.get("featuresDict", {}).get("features", {})
+    classes = int(named.get("label", {}).get("classLabel", {}).get("numClasses", 0))
+    if classes != spec.classes:
+        return f"features.json says {classes} classes, {name} has {spec.classes}"
+    if spec.is_text:
+        return None if "text" in named else "features.json has no 'text'"
+    dims = named.get("image", {}).get("image", {}).get("shape", {}).get("dimensions", [])
+    shape = tuple(int(d) for d in dims)
+    return None if shape == spec.shape else f"images are {shape}, {name} has {spec.shape}"
+
+
+def inspect(name: str, root: Path) -> Prepared:
+    """Find a dataset and check it from its file list alone: cheap enough for every start."""
+    path = locate(name, root)
+    again = f"delete {path}, then {remedy(name, root)}"
+    broken = f"{path} is half-prepared ({{}}): {again}"
+    info = _json(path / "dataset_info.json", broken)
+    features = _json(path / "features.json", broken)
+    if other := _same_dataset(name, path, info, features):
+        raise UserError(f"{path} is not {name} ({other}): {again}")
+    if info.get("fileFormat") != "array_record":
+        raise UserError(
+            f"{path} is stored as {info.get('fileFormat', 'tfrecord')}, which only TensorFlow reads "
+            f"(array_record is needed): use another directory, {remedy(name, Path('DIR'))}"
+        )
+    lengths = {s["name"]: [int(n) for n in s.get("shardLengths", [])] for s in info["splits"]}
+    template = {s["name"]: s.get("filepathTemplate", "") for s in info["splits"]}
+    shards, identity = {}, [name, str(path), json.dumps(lengths)]
+    for split in SPLITS[name]:
+        if not sum(lengths.get(split, [])):
+            raise UserError(broken.format(f"no examples in split '{split}'"))
+        shards[split] = {}
+        for index, length in enumerate(lengths[split]):
+            of = f"{index:05d}-of-{len(lengths[split]):05d}"
+            ending = f"{index:05d}" if "SHARD_INDEX" in template[split] else of
+            file = path / f"{name}-{split}.array_record-{ending}"
+            if not file.is_file() or not file.stat().st_size:
+                raise UserError(broken.format(f"{file.name} is missing or empty"))
+            shards[split][file.name] = length
+            identity.append(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}")
+    return Prepared(path, shards, hashlib.sha256("\n".join(identity).encode()).hexdigest()[:16])
+
+
+def check_shards(name: str, root: Path, prepared: Prepared) -> None:
+    """Ask every shard file how many examples it holds: a cut file says fewer."""
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    for files in prepared.shards.values():
+        for file, length in files.items():
+            reader = ArrayRecordReader(str(prepared.path / file))
+            count = reader.num_records()
+            reader.close()
+            if count != length:
+                raise UserError(
+                    f"{prepared.path} is half-prepared ({file} holds {count} of {length} examples): "
+                    f"delete {prepared.path}, then {remedy(name, root)}"
+                )

@@ -1,0 +1,141 @@
+"""What methods exist and what they take, read from their source without importing jax.
+
+A method's keyword arguments are its hyperparameters and its docstring is its manual page, so the
+flags, `--list` and docs/methods.md all come from the factory itself.
+"""
+
+import ast
+import functools
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedjax_nc.errors import UserError, unknown
+
+_SECTIONS = ("Paper", "Changes", "Defaults", "Differs", "Uploads")
+
+
+class Entry(NamedTuple):
+    """A base method or a regulariser."""
+
+    name: str
+    kind: str  # base | regulariser
+    family: str  # the file it lives in
+    hyper: dict[str, Any]  # hyperparameter -> default
+    help: dict[str, str]  # hyperparameter -> its line under "Args:"
+    summary: str
+    sections: dict[str, str]  # Paper, Changes, Defaults, Differs, Uploads
+
+
+class Piece(NamedTuple):
+    """One name of a specification, with the arguments given to it."""
+
+    entry: Entry
+    kwargs: dict[str, Any]
+
+
+@functools.cache
+def _entries() -> tuple[Entry, ...]:
+    found = []
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef):
+                kinds = {d.id for d in node.decorator_list if isinstance(d, ast.Name)}
+                found += [_entry(node, k, path.stem) for k in kinds & {"base", "regulariser"}]
+    return tuple(found)
+
+
+def bases() -> dict[str, Entry]:
+    """Methods that stand alone."""
+    return {e.name: e for e in _entries() if e.kind == "base"}
+
+
+def regularisers() -> dict[str, Entry]:
+    """What may follow a bar."""
+    return {e.name: e for e in _entries() if e.kind == "regulariser"}
+
+
+def parse(spec: str) -> list[Piece]:
+    """Split "a(x=1) | b" into names and arguments, all known."""
+    pieces = []
+    for position, text in enumerate(spec.split("|")):
+        name, kwargs = _call(text.strip(), spec)
+        allowed = regularisers() if position else bases()
+        if name not in allowed:
+            raise unknown("regulariser" if position else "method", name, allowed)
+        for key, value in kwargs.items():
+            _check(allowed[name], key, value)
+        pieces.append(Piece(allowed[name], kwargs))
+    return pieces
+
+
+def with_hyper(spec: str, overrides: dict[str, Any]) -> str:
+    """The specification with hyperparameters put in, written the one canonical way.
+
+    An override goes to the piece that has such a hyperparameter; defaults are left out.
+    """
+    pieces = parse(spec)
+    for key, value in overrides.items():
+        owners = [p for p in pieces if key in p.entry.hyper]
+        if len(owners) > 1:
+            raise UserError(f"several pieces of '{spec}' take '{key}': write it as name({key}=...)")
+        owner = owners[0] if owners else pieces[-1]
+        _check(owner.entry, key, value)
+        owner.kwargs[key] = value
+    return " | ".join(_show(p) for p in pieces)
+
+
+def hyper_of(spec: str) -> dict[str, tuple[Any, str]]:
+    """What `--hp.` can set for this specification: name -> (present value, manual line)."""
+    values: dict[str, tuple[Any, str]] = {}
+    clashes = set()
+    for entry, kwargs in parse(spec):
+        present = {k: (kwargs.get(k, v), entry.help.get(k, "")) for k, v in entry.hyper.items()}
+        clashes |= values.keys() & present.keys()
+        values |= present
+    return {k: v for k, v in values.items() if k not in clashes}
+
+
+def _check(entry: Entry, key: str, value: Any) -> None:
+    if key not in entry.hyper:
+        if not entry.hyper:
+            raise UserError(f"'{entry.name}' has no hyperparameters, '{key}' was given")
+        raise unknown(f"hyperparameter of {entry.name}", key, entry.hyper)
+    default = entry.hyper[key]
+    number = isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool)
+    if type(value) is not type(default) and not number:
+        wanted = type(default).__name__
+        raise UserError(f"hyperparameter {key} of {entry.name} is {wanted}, {value!r} was given")
+
+
+def _entry(node: ast.FunctionDef, kind: str, family: str) -> Entry:
+    doc = ast.get_docstring(node) or ""
+    defaults = [ast.literal_eval(d) for d in node.args.kw_defaults if d is not None]
+    hyper = dict(zip([a.arg for a in node.args.kwonlyargs], defaults, strict=True))
+    help_lines = dict(re.findall(r"^  (\w+): (.+(?:\n    .+)*)", doc, re.MULTILINE))
+    sections = {
+        title: " ".join(match.group(1).split())
+        for title in _SECTIONS
+        if (match := re.search(rf"^{title}:((?:.+)(?:\n  +.+)*)", doc, re.MULTILINE))
+    }
+    return Entry(
+        node.name.removesuffix("_reg"), kind, family, hyper, {k: " ".join(v.split()) for k, v in help_lines.items()},
+        doc.splitlines()[0] if doc else "", sections)  # fmt: skip
+
+
+def _call(piece: str, spec: str) -> tuple[str, dict[str, Any]]:
+    try:
+        node = ast.parse(piece, mode="eval").body
+        if isinstance(node, ast.Name):
+            return node.id, {}
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:
+            return node.func.id, {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
+    except (SyntaxError, ValueError):
+        pass
+    raise UserError(f"cannot read method '{spec}': write name or name(x=1), joined by ' | '")
+
+
+def _show(piece: Piece) -> str:
+    hyper, kwargs = piece.entry.hyper, piece.kwargs
+    given = [f"{k}={kwargs[k]!r}" for k in hyper if k in kwargs and kwargs[k] != hyper[k]]
+    return f"{piece.entry.name}({', '.join(given)})" if given else piece.entry.name

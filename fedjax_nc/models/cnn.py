@@ -1,0 +1,34 @@
+"""FedDW's two-convolution network, 128 features into the last layer."""
+
+import flax.linen as nn
+
+from fedjax_nc.models.conv import Conv, dense, max_pool
+from fedjax_nc.models.norm import Norm
+
+
+class CNN(nn.Module):
+    """conv5x5 - pool - conv5x5 - pool - dense256 - dense128 (linear), valid padding.
+
+    Grey images get FedDW's MNIST variant (10 and 20 channels, dropout 0.5 after the second
+    convolution, pooling before ReLU), colour images its CIFAR variant (6 and 16 channels).
+    Pooling and ReLU commute, so only the dropout tells the variants apart.
+    """
+
+    norm: str = "none"
+    conv: str = "auto"
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        """Features of a batch."""
+        grey = x.shape[-1] == 1
+        blocks = []
+        for i, channels in enumerate((10, 20) if grey else (6, 16)):
+            x = Conv(channels, 5, padding="VALID", bias=True, lowering=self.conv)(x)
+            x = Norm(self.norm)(x, train=train, mask=mask)
+            if grey and i == 1:
+                x = nn.Dropout(0.5)(x, deterministic=not train)
+            x = nn.relu(max_pool(x))
+            blocks.append(x)
+        x = x.reshape(x.shape[0], -1)
+        x = nn.relu(dense(256, x.shape[-1])(x))
+        return tuple(blocks), dense(128, 256)(x)

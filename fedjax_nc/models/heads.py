@@ -1,0 +1,74 @@
+"""Projector, class vectors and learnable scale on top of the features: plain functions of params."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from fedjax_nc import linalg
+from fedjax_nc.errors import UserError
+from fedjax_nc.models.conv import torch_bias, torch_default
+from fedjax_nc.types import CLASSES, FEATURES, HeadSpec, Params
+
+KINDS = ("linear", "cosine", "etf", "orthonormal")
+
+
+def init_head(key: Key[Array, ""], spec: HeadSpec, features: int, classes: int) -> Params:
+    """Parameter groups `head`, and `projector` and `scale` where the spec asks for them."""
+    key_projector, key_head = jax.random.split(key)
+    groups: Params = {}
+    width = features
+    if spec.projector:
+        layers = []
+        for i, units in enumerate(spec.projector):
+            units = {CLASSES: classes, FEATURES: features}.get(units, units)
+            layers.append(_linear(jax.random.fold_in(key_projector, i), width, units))
+            width = units
+        groups["projector"] = {str(i): layer for i, layer in enumerate(layers)}
+    if spec.kind in ("etf", "orthonormal") and width < classes:
+        raise UserError(
+            f"{classes} classes do not fit an {spec.kind} head on {width} features: use a model or "
+            f"a projector with at least {classes}"
+        )
+    if spec.kind == "etf":
+        # FedETF draws from U[0,1) before the QR; any full-rank start gives the same Gram matrix
+        seed = jax.random.uniform(key_head, (width, classes))
+        groups["head"] = {"kernel": linalg.simplex_etf(seed)}
+    elif spec.kind == "orthonormal":
+        seed = jax.random.normal(key_head, (width, classes))
+        groups["head"] = {"kernel": linalg.orthonormal(seed)}
+    else:
+        head = _linear(key_head, width, classes)
+        groups["head"] = head if spec.bias else {"kernel": head["kernel"]}
+    if spec.learn_scale:
+        groups["scale"] = jnp.ones(())
+    return groups
+
+
+def apply_head(
+    params: Params, features: Float[Array, "b d"], spec: HeadSpec
+) -> tuple[Float[Array, "b p"], Float[Array, "b c"]]:
+    """Projected features and logits."""
+    projected = features
+    layers = params.get("projector", {})
+    for i in range(len(layers)):
+        layer = layers[str(i)]
+        projected = projected @ layer["kernel"] + layer["bias"]
+        if i < len(layers) - 1:
+            projected = jax.nn.relu(projected)
+    kernel = params["head"]["kernel"]
+    if spec.kind == "cosine":
+        kernel = linalg.normalise(kernel.T).T
+    if spec.normalise or spec.kind == "cosine":
+        projected = linalg.normalise(projected)
+    logits = projected @ kernel
+    if "bias" in params["head"]:
+        logits = logits + params["head"]["bias"]
+    return projected, logits * params.get("scale", 1.0)
+
+
+def _linear(key, fan_in, fan_out):
+    key_kernel, key_bias = jax.random.split(key)
+    return {
+        "kernel": torch_default(key_kernel, (fan_in, fan_out)),
+        "bias": torch_bias(fan_in)(key_bias, (fan_out,)),
+    }

@@ -1,0 +1,25 @@
+"""A multilayer perceptron on flattened images."""
+
+import flax.linen as nn
+
+from fedjax_nc.models.conv import dense
+from fedjax_nc.models.norm import Norm
+
+
+class MLP(nn.Module):
+    """Two hidden layers with ReLU; the second is the feature vector."""
+
+    norm: str = "none"
+    conv: str = "auto"
+    widths: tuple[int, ...] = (200, 128)
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        """Features of a batch."""
+        x = x.reshape(x.shape[0], -1)
+        blocks = []
+        for units in self.widths:
+            x = dense(units, x.shape[-1])(x)
+            x = nn.relu(Norm(self.norm)(x, train=train, mask=mask))
+            blocks.append(x)
+        return tuple(blocks), x

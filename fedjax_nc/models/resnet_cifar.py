@@ -1,0 +1,51 @@
+"""Residual networks for small images: three stages of basic blocks, 16-32-64 channels."""
+
+from functools import partial
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from fedjax_nc.models.conv import Conv, he_normal
+from fedjax_nc.models.norm import Norm
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut; a smaller map is subsampled and zero-padded."""
+
+    channels: int
+    stride: int
+    norm: str
+    conv: str
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        """One residual block."""
+        conv = partial(Conv, self.channels, 3, padding=1, lowering=self.conv, init=he_normal)
+        y = Norm(self.norm)(conv(stride=self.stride)(x), train=train, mask=mask)
+        y = Norm(self.norm)(conv()(nn.relu(y)), train=train, mask=mask)
+        if x.shape != y.shape:  # option A of the ResNet paper: no parameters in the shortcut
+            extra = self.channels - x.shape[-1]
+            x = x[:, :: self.stride, :: self.stride]
+            x = jnp.pad(x, ((0, 0), (0, 0), (0, 0), (extra // 2, extra - extra // 2)))
+        return nn.relu(x + y)
+
+
+class ResNetCifar(nn.Module):
+    """ResNet of depth 6n+2 (He et al. 2016, section 4.2), 64 features."""
+
+    depth: int
+    norm: str = "running"
+    conv: str = "auto"
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        """Features of a batch, and the map after each stage."""
+        x = Conv(16, 3, padding=1, lowering=self.conv, init=he_normal)(x)
+        x = nn.relu(Norm(self.norm)(x, train=train, mask=mask))
+        blocks = []
+        for stage, channels in enumerate((16, 32, 64)):
+            for i in range((self.depth - 2) // 6):
+                stride = 2 if stage and not i else 1
+                x = BasicBlock(channels, stride, self.norm, self.conv)(x, train=train, mask=mask)
+            blocks.append(x)
+        return tuple(blocks), jnp.mean(x, axis=(1, 2))

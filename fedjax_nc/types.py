@@ -1,0 +1,96 @@
+"""The records everything else is written in: weights, batches, model outputs, federated state."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+from jaxtyping import Array, Bool, Float, Int, Key, Num, PyTree
+
+Params = dict[str, Any]  # the top-level key is the parameter group: body, projector, head, scale
+
+CLASSES = 0  # in HeadSpec.projector: as many units as there are classes
+FEATURES = -1  # in HeadSpec.projector: as many units as the body has features
+
+
+class Weights(NamedTuple):
+    """All a forward pass needs: parameters by group, and BatchNorm's running statistics."""
+
+    params: Params
+    stats: PyTree
+
+
+class Batch(NamedTuple):
+    """One mini-batch; `mask` is False on padding rows."""
+
+    x: Num[Array, "b ..."]
+    y: Int[Array, " b"]
+    mask: Bool[Array, " b"]
+
+
+class Outputs(NamedTuple):
+    """Every intermediate a loss may want; jit prunes what nobody reads."""
+
+    blocks: tuple[Float[Array, "b ..."], ...]  # one feature map per stage
+    features: Float[Array, "b d"]  # h = f(x)
+    projected: Float[Array, "b p"]  # g(h); equals the features without a projector
+    logits: Float[Array, "b c"]
+
+
+class Model(NamedTuple):
+    """A network as three pure functions; nothing outside `models/` knows that flax exists.
+
+    init:  (key) -> Weights
+    apply: (weights, x, *, train, mask=None, key=None) -> (Outputs, statistics it would leave)
+    head:  (params, features) -> (projected, logits), projector and head alone
+    """
+
+    init: Callable[..., Weights]
+    apply: Callable[..., tuple[Outputs, PyTree]]
+    head: Callable[..., tuple[Array, Array]]
+
+
+class HeadSpec(NamedTuple):
+    """What sits on the features: optional projector, class vectors, optional learnable scale."""
+
+    kind: str = "linear"  # linear | cosine | etf | orthonormal
+    bias: bool = True
+    projector: tuple[int, ...] = ()  # layer widths, ReLU between; CLASSES and FEATURES allowed
+    normalise: bool = False  # unit-length projected features before the class vectors
+    learn_scale: bool = False  # logits times a learnable temperature, 1 at the start
+
+
+class ClientInfo(NamedTuple):
+    """Facts about a client in this round, never state."""
+
+    size: Int[Array, ""]
+    class_counts: Float[Array, " c"]
+    num_steps: Int[Array, ""]  # local steps of the round, all phases together
+    lr: Float[Array, ""]
+    momentum: float
+
+
+class Table(NamedTuple):
+    """Rows of example numbers, one row per client, padded to the longest."""
+
+    index: Int[Array, "n longest"]
+    size: Int[Array, " n"]
+
+
+class Hyper(NamedTuple):
+    """Numbers people sweep. Traced, so that another value does not compile again."""
+
+    lr: Float[Array, ""]
+    term_weights: tuple[tuple[Float[Array, ""], ...], ...]  # [phase][term]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class State:
+    """Exactly what a checkpoint holds. `key` is never advanced: randomness = fold_in(key, round)."""
+
+    round: Int[Array, ""]
+    key: Key[Array, ""]
+    weights: Weights
+    shared: Mapping[str, PyTree]  # per part, broadcast every round
+    clients: Mapping[str, PyTree]  # per part, leading axis = clients
