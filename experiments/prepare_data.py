@@ -1,4 +1,4 @@
-"""Prepare a dataset: download it with checksums, or read it --from a path, and write it for TFDS."""
+"""Prepare a dataset: download it, or read it --from a path, check it, and write it for TFDS."""
 
 import argparse
 import sys

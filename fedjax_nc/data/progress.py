@@ -13,7 +13,7 @@ def track(items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
 
         yield from bar(items, description=label, total=total, console=Console(stderr=True))
         return
-    step = max(1, -(-total // 4))  # a log file wants quarters, not a line per example
+    step = -(-total // 4) or 64  # a log file wants quarters, not a line per example
     for count, item in enumerate(items, 1):
         yield item
         if count % step == 0 or count == total:

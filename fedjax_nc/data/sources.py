@@ -6,6 +6,7 @@ import pickle
 import re
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,7 +63,9 @@ LAYOUTS = {  # kind of release -> the paths that show it is one
     "tiny_imagenet": {"folder": ["wnids.txt", "val/val_annotations.txt", "train"]},
     "imdb_reviews": {"folder": ["train/neg", "train/pos", "test/neg", "test/pos"]},
 }
-_CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck".split()
+_CIFAR10: list[str] = [
+    *("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+]
 
 
 class Split(NamedTuple):
@@ -96,7 +99,7 @@ def read(name: str, path: Path, official: bool = True) -> Source:
             source = _cifar(name, kind, content, set(files))
         else:
             source = (_tiny_imagenet if name == "tiny_imagenet" else _imdb)(files)
-    except (ValueError, KeyError, EOFError, gzip.BadGzipFile) as error:
+    except (ValueError, KeyError, EOFError, OSError, zlib.error) as error:
         raise UserError(f"{path} is not the {name} release ({error}): download it again") from error
     if official:
         _check_counts(name, path, source)
@@ -140,7 +143,7 @@ def _open(name: str, path: Path, official: bool) -> tuple[str, Files]:
     for folder in [path, *sorted(p for p in path.iterdir() if p.is_dir())]:
         for kind, needed in LAYOUTS[name].items():
             if all((folder / f).exists() or (folder / f"{f}.gz").exists() for f in needed):
-                return kind, _folder(folder)
+                return kind, _folder(folder, deep=kind == "folder")
     for archive in ARCHIVES[name]:
         if (path / archive).is_file():
             return _open(name, path / archive, official)
@@ -160,9 +163,9 @@ def _kind(name: str, files: Files) -> str | None:
     return None
 
 
-def _folder(folder: Path) -> Files:
+def _folder(folder: Path, deep: bool) -> Files:
     files: Files = {}
-    for path in folder.rglob("*"):
+    for path in folder.glob("**/*" if deep else "*"):
         if path.is_file():
             file = path.relative_to(folder).as_posix()
             files[file] = path.read_bytes
@@ -179,7 +182,8 @@ def _archive(path: Path) -> Files:
     try:
         with tarfile.open(path) as tar:  # a compressed tar has no random access: read it all
             wanted = (m for m in tar if m.isfile() and "/unsup/" not in m.name)
-            held = {m.name.removeprefix("./"): tar.extractfile(m).read() for m in wanted}
+            pairs = ((m.name.removeprefix("./"), tar.extractfile(m)) for m in wanted)
+            held = {name: stream.read() for name, stream in pairs if stream}
     except (tarfile.TarError, EOFError, OSError) as error:
         raise UserError(f"{path} is not a readable archive ({error}): download it again") from error
     return {name: lambda data=data: data for name, data in held.items()}

@@ -43,7 +43,7 @@ def fedprox(*, mu: float = 0.01) -> Method:
 def prox(*, beta: float = 0.9) -> Regulariser:
     """Proximal regulariser: beta L + (1 - beta) 1/2 |w - w_g|^2.
 
-    Paper:    Kim et al., FedDr+, TMLR 2025, section 3.4.
+    Paper:    Kim et al., FedDr+, arXiv 2406.02355, 2024, section 3.4.
     Uploads:  nothing more.
 
     Args:

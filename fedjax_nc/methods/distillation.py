@@ -32,7 +32,7 @@ def moon(*, mu: float = 1.0, tau: float = 0.5, dim: int = 256) -> Method:
 def moon_reg(*, beta: float = 0.9, tau: float = 0.5) -> Regulariser:
     """MOON's term on any method: beta L + (1 - beta) L_moon.
 
-    Paper:    Kim et al., FedDr+, TMLR 2025, section 3.4.
+    Paper:    Kim et al., FedDr+, arXiv 2406.02355, 2024, section 3.4.
     Uploads:  nothing more.
 
     Args:
@@ -46,7 +46,7 @@ def moon_reg(*, beta: float = 0.9, tau: float = 0.5) -> Regulariser:
 def fd(*, beta: float = 0.9) -> Regulariser:
     """Feature distillation from the received model: beta L + (1 - beta) L_FD.
 
-    Paper:    Kim et al., FedDr+, TMLR 2025, section 3.2.
+    Paper:    Kim et al., FedDr+, arXiv 2406.02355, 2024, section 3.2.
     Changes:  + mean squared distance of raw features to the received model's.
     Uploads:  nothing more.
 

@@ -34,7 +34,7 @@ def dot_regression(*, finetune_epochs: int = 5) -> Method:
     """Dot regression: turn features towards a fixed ETF, pulling only.
 
     Paper:    Yang et al., Inducing Neural Collapse in Imbalanced Learning, NeurIPS 2022;
-              federated by Kim et al., FedDr+, TMLR 2025, section 2.2.
+              federated by Kim et al., FedDr+, arXiv 2406.02355, 2024, section 2.2.
     Changes:  1/2 (cos(f, v_y) - 1)^2 instead of cross-entropy; frozen ETF head without bias.
     Defaults: needs a much larger learning rate than FedAvg (FedDr+, tables 8-10).
     Uploads:  the body.
@@ -59,7 +59,7 @@ def feddr_plus(*, beta: float = 0.9) -> Method:
     """FedDr+: dot regression with feature distillation.
 
     Paper:    Kim et al., FedDr+: Stabilizing Dot-regression with Global Feature Distillation for
-              Federated Learning, TMLR 2025, eq. 1.
+              Federated Learning, arXiv 2406.02355, 2024, eq. 1.
     Changes:  dot_regression | fd: beta L_DR + (1 - beta) L_FD.
     Defaults: beta = 0.9 in every experiment of the paper.
     Differs:  one forward pass of the student per step; the code makes two.

@@ -1,0 +1,124 @@
+"""The data of a run: one flat pool of examples on the device, and tables of example numbers."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Num
+
+from fedjax_nc import config
+from fedjax_nc.data import augment, datasets, partition
+from fedjax_nc.data.catalogue import DatasetSpec
+from fedjax_nc.errors import UserError
+from fedjax_nc.types import Batch, Table
+
+
+class Pool(NamedTuple):
+    """Training examples first, official test examples behind them."""
+
+    x: Num[Array, "n ..."]  # uint8 images or int32 tokens
+    y: Int[Array, " n"]
+
+
+class FederatedData(NamedTuple):
+    """Everything a round reads. Another partition or seed is only another table."""
+
+    pool: Pool
+    train: Table  # one row per client
+    client_test: Table  # one row per client
+    test: Int[Array, " t"]  # the official test examples
+    class_counts: Float[Array, "n c"]  # of the training rows
+
+
+class Split(NamedTuple):
+    """A partition on the host: pool numbers of each client's training and test examples."""
+
+    train: list[np.ndarray]
+    test: list[np.ndarray]
+
+
+def split_clients(
+    cfg: config.Data, clients: int, seed: int, train_y: np.ndarray, test_y: np.ndarray
+) -> Split:
+    """Deal the examples as the configuration says."""
+    tests = None
+    if cfg.partition_file:
+        parts = partition.load_file(cfg.partition_file, len(train_y))
+        if len(parts) != clients:
+            raise UserError(
+                f"{cfg.partition_file} has {len(parts)} clients, the run {clients}: "
+                f"pass --federation.clients={len(parts)}"
+            )
+    elif cfg.partition == "iid":
+        parts = partition.iid(train_y, clients, seed)
+    elif cfg.partition == "shards":
+        parts, tests = partition.shards(train_y, test_y, clients, cfg.per_client, seed)
+    elif cfg.partition == "dirichlet":
+        parts = partition.dirichlet(train_y, clients, cfg.alpha, cfg.rule, seed)
+    elif cfg.partition == "classes":
+        parts = partition.classes_per_client(train_y, clients, cfg.per_client, seed)
+    else:
+        parts = partition.quantity_skew(train_y, clients, cfg.alpha, seed)
+    if tests is not None and cfg.client_test != "split":
+        pool = "test"  # shards come with their own test sets, dealt by the same labels
+    else:
+        parts, tests, pool = partition.client_tests(
+            parts, train_y, test_y, cfg.client_test, seed, cfg.test_fraction
+        )
+    offset = len(train_y) if pool == "test" else 0
+    return Split(parts, [t + offset for t in tests])
+
+
+def limit_examples(x: np.ndarray, y: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first examples of every class, `limit` in all as equally as can be; 0 keeps all."""
+    if not limit or limit >= len(y):
+        return x, y
+    rank = np.empty(len(y), int)  # position of each example among those of its class
+    for label in np.unique(y):
+        where = np.flatnonzero(y == label)
+        rank[where] = np.arange(len(where))
+    keep = np.sort(np.argsort(rank, kind="stable")[:limit])
+    return x[keep], y[keep]
+
+
+def assemble(arrays: datasets.Arrays, split: Split, classes: int) -> FederatedData:
+    """Put a dataset and its partition on the device."""
+    y = np.concatenate([arrays.train_y, arrays.test_y]).astype(np.int32)
+    counts = [np.bincount(y[part], minlength=classes) for part in split.train]
+    return FederatedData(
+        Pool(jnp.asarray(np.concatenate([arrays.train_x, arrays.test_x])), jnp.asarray(y)),
+        make_table(split.train),
+        make_table(split.test),
+        jnp.arange(len(arrays.train_y), len(y), dtype=jnp.int32),
+        jnp.asarray(np.stack(counts), jnp.result_type(float)),
+    )
+
+
+def make_table(rows: list[np.ndarray]) -> Table:
+    """Pad rows of example numbers to the longest."""
+    index = np.zeros((len(rows), max(1, *(len(r) for r in rows))), np.int32)
+    for i, row in enumerate(rows):
+        index[i, : len(row)] = row
+    return Table(jnp.asarray(index), jnp.asarray([len(r) for r in rows], jnp.int32))
+
+
+def make_batches(
+    spec: DatasetSpec, names: tuple[str, ...] = (), normalise: str = "dataset"
+) -> Callable[..., Batch]:
+    """The function (pool, numbers, mask, key) -> Batch, augmented unless the key is None."""
+    channels = spec.shape[-1]
+    half = (0.5,) * channels
+    mean, std = (half, half) if normalise == "half" else (spec.mean, spec.std)
+    augmentation: Any = augment.build(names)
+
+    def batches(pool: Pool, numbers: jax.Array, mask: jax.Array, key: Any) -> Batch:
+        x = pool.x[numbers]
+        if not spec.is_text:
+            if key is not None:
+                x = augmentation(key, x)
+            x = augment.normalise(x, mean, std)
+        return Batch(x, pool.y[numbers], mask)
+
+    return batches

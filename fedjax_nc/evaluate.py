@@ -1,0 +1,133 @@
+"""One evaluation: accuracy and loss over rows of a table, for one model or one per row."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from fedjax_nc import losses
+from fedjax_nc.data.federated import FederatedData, Pool
+from fedjax_nc.train import local
+from fedjax_nc.train.executors import Executor
+from fedjax_nc.train.round import Task, make_rows, make_view
+from fedjax_nc.types import Hyper, Model, State, Table, Weights
+
+
+class Score(NamedTuple):
+    """Sums over the examples of each row."""
+
+    correct: jax.Array
+    loss: jax.Array
+    count: jax.Array
+
+
+class Summary(NamedTuple):
+    """Accuracy over clients."""
+
+    mean: float
+    std: float
+    worst: float  # mean of the worst tenth
+
+
+def score_row(
+    model: Model, batches: Any, batch_size: int, weights: Weights, pool: Pool, row: Table
+) -> Score:
+    """Score of one model on one row of examples, in batches, as many as the row needs."""
+    index = jnp.pad(row.index, (0, -row.index.shape[0] % batch_size))
+
+    def step(i, total):
+        numbers = lax.dynamic_slice(index, (i * batch_size,), (batch_size,))
+        mask = i * batch_size + jnp.arange(batch_size) < row.size
+        batch = batches(pool, numbers, mask, None)
+        out, _ = model.apply(weights, batch.x, train=False, mask=mask)
+        hits = (jnp.argmax(out.logits, -1) == batch.y) & mask
+        loss = jnp.where(mask, losses.cross_entropy(out.logits, batch.y), 0.0)
+        return Score(total.correct + jnp.sum(hits), total.loss + jnp.sum(loss), total.count)
+
+    zero = Score(jnp.zeros((), jnp.int32), jnp.zeros(()), row.size)
+    return lax.fori_loop(0, -(-row.size // batch_size), step, zero)
+
+
+def make_evaluate(
+    task: Task, executor: Executor, batch_size: int
+) -> Callable[[Weights, FederatedData], dict[str, Score]]:
+    """Score the global model on the official test set and on every client's own."""
+    model, _, batches = task.trainer
+
+    def one(broadcast, row):
+        weights, pool = broadcast
+        score = score_row(model, batches, batch_size, weights, pool, row)
+        return score, {}
+
+    def run(weights: Weights, data: FederatedData) -> dict[str, Score]:
+        rows = executor.devices * executor.chunk
+        tables = {"global": _chunks(data.test, rows), "clients": _padded(data.client_test, rows)}
+        return {k: executor.run(one, (weights, data.pool), t)[0] for k, t in tables.items()}
+
+    return jax.jit(run) if executor.jit else run
+
+
+def make_personalise(
+    task: Task, executor: Executor, batch_size: int, phases: tuple
+) -> Callable[[State, Hyper, FederatedData], Score]:
+    """Train every client from the final model with these phases and score it on its own test set.
+
+    The same local loop as a round, all clients, nothing uploaded.
+    """
+    clients = task.federation.clients
+    trainer = task.trainer
+
+    def one(broadcast, row):
+        received, shared, hyper, pool = broadcast
+        view = make_view(task, received, shared, row["kept"], row, hyper.lr, phases)
+        me = local.Client(pool, row["index"], view, row["key"])
+        opts = row["kept"].get("optimizer") if phases == task.method.phases else None
+        weights, _, _ = local.run_phases(trainer, phases, hyper, me, opts)
+        return score_row(trainer.model, trainer.batches, batch_size, weights, pool, row["test"]), {}
+
+    def run(state: State, hyper: Hyper, data: FederatedData) -> Score:
+        ids = jnp.arange(-(-clients // rows) * rows)
+        safe = jnp.minimum(ids, clients - 1)
+        key = jax.random.fold_in(jax.random.fold_in(state.key, state.round), 2)
+        table = make_rows(task, key, ids, data)
+        table |= {"kept": jax.tree.map(lambda x: x[safe], state.clients)}
+        table |= {"test": _padded(data.client_test, rows)}
+        broadcast = (state.weights, state.shared, hyper, data.pool)
+        score, _ = executor.run(one, broadcast, table)
+        return jax.tree.map(lambda x: x[:clients], score)
+
+    rows = executor.devices * executor.chunk
+    return jax.jit(run) if executor.jit else run
+
+
+def summarise(score: Score) -> Summary:
+    """Mean, standard deviation and worst tenth of the accuracy over clients that have tests."""
+    count = np.asarray(score.count)
+    accuracy = np.sort(np.asarray(score.correct)[count > 0] / count[count > 0])
+    if not len(accuracy):
+        return Summary(float("nan"), float("nan"), float("nan"))
+    tenth = accuracy[: max(1, len(accuracy) // 10)]
+    return Summary(float(accuracy.mean()), float(accuracy.std()), float(tenth.mean()))
+
+
+def overall(score: Score) -> tuple[float, float]:
+    """Accuracy and mean loss over all rows together."""
+    count = float(np.sum(score.count))
+    return float(np.sum(score.correct)) / count, float(np.sum(score.loss)) / count
+
+
+def _chunks(numbers: jax.Array, rows: int) -> Table:
+    """A vector of example numbers as `rows` rows of like length."""
+    longest = -(-len(numbers) // rows)
+    index = jnp.pad(numbers, (0, longest * rows - len(numbers))).reshape(rows, longest)
+    sizes = np.clip(len(numbers) - longest * np.arange(rows), 0, longest)
+    return Table(index, jnp.asarray(sizes, jnp.int32))
+
+
+def _padded(table: Table, multiple: int) -> Table:
+    """The table with empty rows added up to a multiple."""
+    extra = -table.size.shape[0] % multiple
+    return Table(jnp.pad(table.index, ((0, extra), (0, 0))), jnp.pad(table.size, (0, extra)))

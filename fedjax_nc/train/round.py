@@ -1,0 +1,201 @@
+"""The only round: sample, train locally, sum, apply the server's rule."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_nc import config, tree
+from fedjax_nc.data.federated import FederatedData
+from fedjax_nc.methods.base import Finished, Method, Setup, View, trained_groups
+from fedjax_nc.train import local, schedule
+from fedjax_nc.train.executors import Executor, deal
+from fedjax_nc.types import ClientInfo, Hyper, State, Weights
+
+
+class Task(NamedTuple):
+    """What is trained and how: the static side of a run."""
+
+    method: Method
+    trainer: local.Trainer
+    federation: config.Federation
+
+
+class RoundMetrics(NamedTuple):
+    """What a round reports; fetched by the host while the next one runs."""
+
+    sums: dict[str, jax.Array]  # per term: sum over examples; "examples" counts them
+    ids: jax.Array  # participants, in the order they ran; padding is past the last client
+    finite: jax.Array  # per participant: no NaN or infinity in what it uploads
+
+
+RoundFn = Callable[[State, Hyper, FederatedData], tuple[State, RoundMetrics]]
+
+
+def init_state(task: Task, key: jax.Array) -> State:
+    """The state before the first round."""
+    clients = task.federation.clients
+
+    def build(key):
+        weights = task.trainer.model.init(key)
+        setup = Setup(weights, clients)
+        parts = task.method.parts
+        shared = {p.name: p.init_shared(setup) for p in parts if p.init_shared}
+        kept = {p.name: p.init_client(setup) for p in parts if p.init_client}
+        if task.method.personal:
+            kept["personal"] = tree.pick(weights.params, task.method.personal)
+        if task.trainer.local.keep_optimizer:
+            tx = local.direction(task.trainer.local)
+            groups = [tuple(weights.params) if p.train is None else p.train
+                      for p in task.method.phases]  # fmt: skip
+            kept["optimizer"] = tuple(tx.init(tree.pick(weights.params, g)) for g in groups)
+        return weights, shared, kept
+
+    weights, shared, kept = jax.jit(build)(jax.random.fold_in(key, 0))
+    stacked = jax.tree.map(lambda x: jnp.broadcast_to(x, (clients, *x.shape)).copy(), kept)
+    return State(jnp.zeros((), jnp.int32), key, weights, shared, stacked)
+
+
+def start_weights(task: Task, received: Weights, kept: dict[str, Any]) -> Weights:
+    """What a client begins with: the global model, with its own personal groups."""
+    return received._replace(params={**received.params, **kept.get("personal", {})})
+
+
+def make_rows(task: Task, key: jax.Array, ids: jax.Array, data: FederatedData) -> dict[str, Any]:
+    """What each of these clients gets of its own. An id past the last client is an idle one."""
+    safe = jnp.minimum(ids, task.federation.clients - 1)
+    return {
+        "id": ids,
+        "index": data.train.index[safe],
+        "size": jnp.where(ids < task.federation.clients, data.train.size[safe], 0),
+        "counts": data.class_counts[safe],
+        "key": jax.vmap(jax.random.fold_in, (None, 0))(key, ids),
+    }
+
+
+def make_view(task: Task, received, shared, kept, row, lr, phases) -> View:
+    """A client's facts for the phases it is about to run."""
+    steps = [a * b for a, b in (local.loop_counts(p, task.trainer.local, row["size"])
+                                for p in phases if hasattr(p, "terms"))]  # fmt: skip
+    momentum = task.trainer.local.momentum if task.trainer.local.optimizer == "sgd" else 0.0
+    info = ClientInfo(row["size"], row["counts"], jnp.asarray(sum(steps)), lr, momentum)
+    return View(start_weights(task, received, kept), shared, kept, info)
+
+
+def make_client(task: Task) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """One client's round: train, keep its state, upload weighted sums."""
+    method, trainer, federation = task
+
+    def client(broadcast, row):
+        received, shared, hyper, pool = broadcast
+        kept = row["kept"]
+        view = make_view(task, received, shared, kept, row, hyper.lr, method.phases)
+        me = local.Client(pool, row["index"], view, row["key"])
+        weights, opts, sums = local.run_phases(
+            trainer, method.phases, hyper, me, kept.get("optimizer")
+        )
+        finished = Finished(view.received, weights, shared, kept, view.info)
+        new = {p.name: p.keep(finished) for p in method.parts if p.keep}
+        if method.personal:
+            new["personal"] = tree.pick(weights.params, method.personal)
+        if trainer.local.keep_optimizer:
+            new["optimizer"] = opts
+
+        active = row["size"] > 0  # a client without data changes nothing
+        weight = jnp.where(active, _weight(federation.weights, trainer.local, row["size"]), 0.0)
+        update = tree.sub(upload_of(method, weights), upload_of(method, received))
+        upload = {"update": tree.scale(weight, update), "weight": weight, "sums": sums}
+        upload |= {p.name: p.collect(finished) for p in method.parts if p.collect}
+        kept = {**kept, **tree.select(active, new, tree.pick(kept, tuple(new)))}
+        upload = tree.select(active, upload, tree.zeros_like(upload))
+        return {"kept": kept, "finite": tree.all_finite(upload)}, upload
+
+    return client
+
+
+def make_round(task: Task, executor: Executor, *, clients_on_host: bool = False) -> RoundFn:
+    """The round as one function of (state, hyper, data), compiled once.
+
+    With `clients_on_host`, `state.clients` holds numpy arrays; only participants' rows move.
+    """
+    method, _, federation = task
+    client = make_client(task)
+
+    def choose(key, round_number, data):
+        key = jax.random.fold_in(key, round_number)
+        ids = schedule.sample_clients(key, federation.clients, federation.participants)
+        ids = ids[jnp.argsort(-data.train.size[ids])]  # largest first
+        idle = -len(ids) % (executor.devices * executor.chunk)
+        ids = jnp.concatenate([ids, jnp.full(idle, federation.clients)])
+        return ids[deal(len(ids), executor.devices)]
+
+    def core(state, kept, ids, hyper, data):
+        key = jax.random.fold_in(jax.random.fold_in(state.key, state.round), 1)
+        rows = make_rows(task, key, ids, data) | {"kept": kept}
+        broadcast = (state.weights, state.shared, hyper, data.pool)
+        out, sums = executor.run(client, broadcast, rows)
+        total = jnp.maximum(sums["weight"], jnp.finfo(sums["weight"].dtype).tiny)
+        mean = tree.scale(1.0 / total, sums["update"])
+        # groups nobody trains and personal ones are not in the update: they stay bit for bit
+        new = method.server(upload_of(method, state.weights), mean)
+        weights = Weights(state.weights.params | new.params, new.stats or state.weights.stats)
+        setup = Setup(weights, federation.clients)
+        reduced = {p.name: p.reduce(state.shared[p.name], sums[p.name], setup)
+                   for p in method.parts if p.reduce}  # fmt: skip
+        shared = dict(state.shared) | reduced
+        new_state = State(state.round + 1, state.key, weights, shared, {})
+        return new_state, out["kept"], RoundMetrics(sums["sums"], ids, out["finite"])
+
+    def on_device(state, hyper, data):
+        ids = choose(state.key, state.round, data)
+        safe = jnp.minimum(ids, federation.clients - 1)
+        new, kept, metrics = core(state, tree.take(state.clients, safe), ids, hyper, data)
+        # an idle client's id is out of range, so its row is dropped by the scatter
+        return _with_clients(new, tree.put(state.clients, ids, kept)), metrics
+
+    if not executor.jit:
+        return on_device
+    if not clients_on_host:
+        return jax.jit(on_device, donate_argnums=0)
+
+    choose, core = jax.jit(choose), jax.jit(core, donate_argnums=(0, 1))
+
+    def on_host(state, hyper, data):
+        ids = choose(state.key, state.round, data)
+        host_ids = np.asarray(ids)
+        real = host_ids < federation.clients
+        rows = tree.take(state.clients, np.minimum(host_ids, federation.clients - 1))
+        new, kept, metrics = core(_with_clients(state, {}), rows, ids, hyper, data)
+        kept = jax.tree.map(lambda x: np.asarray(x)[real], kept)
+        return _with_clients(new, tree.put(state.clients, host_ids[real], kept)), metrics
+
+    return on_host
+
+
+def upload_of(method: Method, weights: Weights) -> Weights:
+    """The groups a client sends: those it trains, without the personal ones; statistics follow."""
+    groups = [g for g in trained_groups(method, tuple(weights.params)) if g not in method.personal]
+    stats = weights.stats if "body" in groups else {}
+    return Weights(tree.pick(weights.params, tuple(groups)), stats)
+
+
+def traffic(task: Task, state: State) -> tuple[int, int]:
+    """Bytes a client sends and receives in a round."""
+    model = tree.num_bytes(upload_of(task.method, state.weights))
+    collected = [p.name for p in task.method.parts if p.collect]
+    up = tree.num_bytes([state.shared[n] for n in collected if n in state.shared])
+    return model + up, model + tree.num_bytes(state.shared)
+
+
+def _weight(kind: str, cfg: config.Local, size: jax.Array) -> jax.Array:
+    if kind == "equal":
+        return jnp.ones(())
+    if kind == "batches":
+        size = jnp.maximum(size // cfg.batch_size, 1)
+    return size.astype(jnp.result_type(float))
+
+
+def _with_clients(state: State, clients: Any) -> State:
+    return State(state.round, state.key, state.weights, state.shared, clients)
