@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from fedjax_nc.errors import UserError
+
 
 @dataclass(frozen=True)
 class Data:
@@ -115,6 +117,8 @@ class Execution:
     """How convolutions are computed."""
     client_state_mb: int = 2000
     """Client state above this size stays in host memory; only participants move."""
+    checkpoint_every: int = 10
+    """Rounds between checkpoints; a stopped run resumes from the last one."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +155,9 @@ def to_dict(config: RunConfig) -> dict[str, Any]:
 
 
 def config_hash(config: RunConfig) -> str:
-    """Eight characters that name the configuration; seed and data location do not count."""
+    """Eight characters that name the configuration: all that can change a number, but the seed."""
     content = to_dict(config)
-    del content["seed"], content["data"]["dir"]
+    del content["seed"], content["data"]["dir"], content["execution"]["checkpoint_every"]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -163,3 +167,37 @@ def partition_name(data: Data) -> str:
         return "file"
     detail = {"iid": "", "shards": data.per_client, "classes": data.per_client}
     return f"{data.partition}{detail.get(data.partition, data.alpha)}"
+
+
+def validate(config: RunConfig) -> None:
+    """Refuse values that make no sense, naming the flag."""
+    d, lo, f, e, x = (config.data, config.local, config.federation, config.evaluation,
+                      config.execution)  # fmt: skip
+    positive = {
+        "--rounds": config.rounds, "--data.alpha": d.alpha, "--data.per_client": d.per_client,
+        "--local.epochs": lo.epochs, "--local.batch_size": lo.batch_size, "--local.lr": lo.lr,
+        "--local.decay": lo.decay, "--federation.clients": f.clients,
+        "--federation.participants": f.participants, "--evaluation.every": e.every,
+        "--evaluation.last": e.last, "--evaluation.batch_size": e.batch_size,
+        "--execution.chunk": x.chunk, "--execution.checkpoint_every": x.checkpoint_every,
+    }  # fmt: skip
+    for flag, value in positive.items():
+        if not value > 0 or value == float("inf"):
+            raise UserError(f"{flag}={value}: give a number above zero")
+    not_negative = {
+        "--local.steps": lo.steps, "--local.weight_decay": lo.weight_decay, "--local.clip": lo.clip,
+        "--data.limit": d.limit, "--execution.devices": x.devices, "--seed": config.seed,
+        "--execution.client_state_mb": x.client_state_mb,
+    }  # fmt: skip
+    for flag, value in not_negative.items():
+        if not value >= 0:
+            raise UserError(f"{flag}={value}: give zero or more")
+    if not 0 <= lo.momentum < 1:
+        raise UserError(f"--local.momentum={lo.momentum}: give a number from 0 to below 1")
+    if not 0 < d.test_fraction < 1:
+        raise UserError(f"--data.test_fraction={d.test_fraction}: give a share between 0 and 1")
+    if f.participants > f.clients:
+        raise UserError(
+            f"--federation.participants={f.participants} is more than --federation.clients="
+            f"{f.clients}: draw at most all of them"
+        )

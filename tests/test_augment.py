@@ -40,7 +40,7 @@ def test_pad_crop_reaches_every_offset_equally():
 
 def test_padding_is_a_black_pixel():
     """As in torchvision, which pads before it normalises: -mean/std, not 0."""
-    x = augment.pad_crop(KEY, jnp.full(X.shape[:3] + (1,), 255.0), 4)
+    x = augment.pad_crop(KEY, jnp.full((*X.shape[:3], 1), 255.0), 4)
     low = float(augment.normalise(x, (0.4,), (0.2,)).min())
     assert low == pytest.approx(-2.0)
 

@@ -32,9 +32,17 @@ DATASETS = {
         DatasetSpec("digits", 10, (8, 8, 1), 1437, 360, (0.3053,), (0.3763,), "in scikit-learn"),
         DatasetSpec("mnist", 10, (28, 28, 1), 60000, 10000, *_MNIST, "prepare_data.py mnist"),
         DatasetSpec("cifar10", 10, (32, 32, 3), 50000, 10000, *_CIFAR, "prepare_data.py cifar10"),
-        DatasetSpec("cifar100", 100, (32, 32, 3), 50000, 10000, *_CIFAR, "prepare_data.py cifar100"),
         DatasetSpec(
-            "tiny_imagenet", 200, (64, 64, 3), 100000, 10000, *_TINY, "prepare_data.py tiny_imagenet"
+            "cifar100", 100, (32, 32, 3), 50000, 10000, *_CIFAR, "prepare_data.py cifar100"
+        ),
+        DatasetSpec(
+            "tiny_imagenet",
+            200,
+            (64, 64, 3),
+            100000,
+            10000,
+            *_TINY,
+            "prepare_data.py tiny_imagenet",
         ),
         DatasetSpec("imdb_reviews", 2, (200,), 25000, 25000, source="prepare_data.py imdb_reviews"),
     )

@@ -1,6 +1,7 @@
 """The data of a run: one flat pool of examples on the device, and tables of example numbers."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -33,19 +34,21 @@ class FederatedData(NamedTuple):
 
 
 class Split(NamedTuple):
-    """A partition on the host: pool numbers of each client's training and test examples."""
+    """A partition on the host: numbers of each client's training and test examples."""
 
     train: list[np.ndarray]
     test: list[np.ndarray]
+    pool: str  # the official split the tests are numbered in: train or test
 
 
 def split_clients(
     cfg: config.Data, clients: int, seed: int, train_y: np.ndarray, test_y: np.ndarray
 ) -> Split:
     """Deal the examples as the configuration says."""
-    tests = None
+    tests, pool = None, "test"
     if cfg.partition_file:
-        parts = partition.load_file(cfg.partition_file, len(train_y))
+        parts, tests, meta = partition.load_file(cfg.partition_file, len(train_y))
+        pool = meta.get("pool", pool)
         if len(parts) != clients:
             raise UserError(
                 f"{cfg.partition_file} has {len(parts)} clients, the run {clients}: "
@@ -55,20 +58,27 @@ def split_clients(
         parts = partition.iid(train_y, clients, seed)
     elif cfg.partition == "shards":
         parts, tests = partition.shards(train_y, test_y, clients, cfg.per_client, seed)
+        if cfg.client_test == "split":
+            tests = None
     elif cfg.partition == "dirichlet":
         parts = partition.dirichlet(train_y, clients, cfg.alpha, cfg.rule, seed)
     elif cfg.partition == "classes":
         parts = partition.classes_per_client(train_y, clients, cfg.per_client, seed)
     else:
         parts = partition.quantity_skew(train_y, clients, cfg.alpha, seed)
-    if tests is not None and cfg.client_test != "split":
-        pool = "test"  # shards come with their own test sets, dealt by the same labels
-    else:
+    if tests is None:
         parts, tests, pool = partition.client_tests(
             parts, train_y, test_y, cfg.client_test, seed, cfg.test_fraction
         )
-    offset = len(train_y) if pool == "test" else 0
-    return Split(parts, [t + offset for t in tests])
+    return Split(parts, tests, pool)
+
+
+def save_split(path: Path, cfg: config.Data, split: Split) -> None:
+    """Write the partition so that --data.partition_file reads it back."""
+    # FedDW's rule may repeat a sample, few clients with few classes may leave some out
+    allow = ["repeated"] if cfg.rule == "feddw" else []
+    allow += ["missing"] if cfg.partition == "classes" else []
+    partition.save(path, split.train, split.test, {"pool": split.pool, "allow": allow})
 
 
 def limit_examples(x: np.ndarray, y: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
@@ -86,13 +96,14 @@ def limit_examples(x: np.ndarray, y: np.ndarray, limit: int) -> tuple[np.ndarray
 def assemble(arrays: datasets.Arrays, split: Split, classes: int) -> FederatedData:
     """Put a dataset and its partition on the device."""
     y = np.concatenate([arrays.train_y, arrays.test_y]).astype(np.int32)
-    counts = [np.bincount(y[part], minlength=classes) for part in split.train]
+    counts = partition.summary(split.train, y, classes)
+    offset = len(arrays.train_y) if split.pool == "test" else 0
     return FederatedData(
         Pool(jnp.asarray(np.concatenate([arrays.train_x, arrays.test_x])), jnp.asarray(y)),
         make_table(split.train),
-        make_table(split.test),
+        make_table([part + offset for part in split.test]),
         jnp.arange(len(arrays.train_y), len(y), dtype=jnp.int32),
-        jnp.asarray(np.stack(counts), jnp.result_type(float)),
+        jnp.asarray(counts, jnp.result_type(float)),
     )
 
 
@@ -117,7 +128,7 @@ def make_batches(
         x = pool.x[numbers]
         if not spec.is_text:
             if key is not None:
-                x = augmentation(key, x)
+                x = augmentation(key, x.astype(jnp.float32))
             x = augment.normalise(x, mean, std)
         return Batch(x, pool.y[numbers], mask)
 

@@ -135,7 +135,9 @@ def add(method: Method, *terms: Term, parts: tuple[Part, ...] = ()) -> Method:
 def mix(method: Method, term: Term, beta: float, parts: tuple[Part, ...] = ()) -> Method:
     """beta * L + (1 - beta) * R in every phase (FedDr+, eq. 1)."""
     if not 0 <= beta <= 1:
-        raise UserError(f"beta = {beta} must be between 0 and 1: it mixes the loss with '{term.name}'")
+        raise UserError(
+            f"beta = {beta} must be between 0 and 1: it mixes the loss with '{term.name}'"
+        )
 
     def scaled(terms):
         return tuple(t._replace(weight=beta * t.weight) for t in terms)
@@ -155,5 +157,7 @@ def _named_once(items):
     names = [item.name for item in items]
     for name in names:
         if names.count(name) > 1:
-            raise UserError(f"two parts of the method are called '{name}': use the regulariser once")
+            raise UserError(
+                f"two parts of the method are called '{name}': use the regulariser once"
+            )
     return items

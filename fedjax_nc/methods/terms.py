@@ -1,8 +1,9 @@
 """Terms that several families of methods use."""
 
+from jaxtyping import Array
+
 from fedjax_nc import losses, tree
 from fedjax_nc.methods.base import Context, Term
-from jaxtyping import Array
 
 
 def cross_entropy() -> Term:

@@ -30,5 +30,5 @@ class CNN(nn.Module):
             x = nn.relu(max_pool(x))
             blocks.append(x)
         x = x.reshape(x.shape[0], -1)
-        x = nn.relu(dense(256, x.shape[-1])(x))
-        return tuple(blocks), dense(128, 256)(x)
+        x = nn.relu(dense(x, 256))
+        return tuple(blocks), dense(x, 128)

@@ -114,19 +114,25 @@ class Conv(nn.Module):
         fn = {"native": native, "canonical": canonical, "im2col": im2col}[name]
         y = fn(x, kernel, self.stride, pads)
         if self.bias:
-            y = y + self.param("bias", torch_bias(x.shape[-1] * self.kernel**2), (self.features,))
+            y = y + self.param(
+                "bias", torch_bias(x.shape[-1] * self.kernel**2), (self.features,), x.dtype
+            )
         return y
 
 
 def torch_bias(fan_in: int):
     """PyTorch's default bias initialiser: uniform within 1/sqrt(fan_in)."""
     bound = fan_in**-0.5
-    return lambda key, shape, dtype=jnp.float32: jax.random.uniform(key, shape, dtype, -bound, bound)
+    return lambda key, shape, dtype=jnp.float32: jax.random.uniform(
+        key, shape, dtype, -bound, bound
+    )
 
 
-def dense(features: int, fan_in: int, **kwargs) -> nn.Dense:
-    """Fully connected layer with PyTorch's default initialisation."""
-    return nn.Dense(features, kernel_init=torch_default, bias_init=torch_bias(fan_in), **kwargs)
+def dense(x: Float[Array, "b i"], features: int) -> Float[Array, "b o"]:
+    """Fully connected layer with PyTorch's default initialisation; call inside a compact module."""
+    layer = nn.Dense(features, kernel_init=torch_default, bias_init=torch_bias(x.shape[-1]),
+                     param_dtype=x.dtype)  # fmt: skip
+    return layer(x)
 
 
 def max_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:

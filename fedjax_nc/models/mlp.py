@@ -19,7 +19,7 @@ class MLP(nn.Module):
         x = x.reshape(x.shape[0], -1)
         blocks = []
         for units in self.widths:
-            x = dense(units, x.shape[-1])(x)
+            x = dense(x, units)
             x = nn.relu(Norm(self.norm)(x, train=train, mask=mask))
             blocks.append(x)
         return tuple(blocks), x

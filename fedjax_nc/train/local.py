@@ -60,28 +60,35 @@ def loop_counts(phase: Phase, local: config.Local, size: jax.Array) -> tuple[jax
     return jnp.asarray(epochs), jnp.where(size > 0, jnp.maximum(per_epoch, 1), 0)
 
 
-def run_phase(
-    trainer: Trainer, phase: Phase, term_weights, lr, client: Client, start: Weights, opt, key
-) -> tuple[Weights, Any, dict[str, jax.Array]]:
-    """Train one phase; returns the weights, the optimiser's state and sums of every term."""
-    model, local, batches = trainer
-    view, size = client.view, client.view.info.size
-    groups = tuple(start.params) if phase.train is None else phase.train
-    tx = direction(local)
-    trains_body = "body" in groups
+def make_objective(trainer: Trainer, phase: Phase, term_weights, client: Client, start: Weights):
+    """The local objective of (trainable groups, statistics, batch, key): forward once, all terms."""
+    view, trains_body = client.view, phase.train is None or "body" in phase.train
 
     def objective(trainable, stats, batch, key):
         weights = Weights({**start.params, **trainable}, stats)
         key_model, key_terms = jax.random.split(key)
-        out, new_stats = model.apply(weights, batch.x, train=True, mask=batch.mask, key=key_model)
-        context = Context(model, weights, view.received, batch, out, view.shared, view.client,
-                          view.info, key_terms)  # fmt: skip
+        out, new_stats = trainer.model.apply(
+            weights, batch.x, train=True, mask=batch.mask, key=key_model
+        )
+        context = Context(trainer.model, weights, view.received, batch, out, view.shared,
+                          view.client, view.info, key_terms)  # fmt: skip
         values = [term.fn(context) for term in phase.terms]
         total = sum((w * v for w, v in zip(term_weights, values, strict=True)), jnp.zeros(()))
         named = {t.name: v for t, v in zip(phase.terms, values, strict=True)} | {"loss": total}
         return total, (new_stats if trains_body else stats, named)
 
-    gradient = phase.grad(jax.value_and_grad(objective, has_aux=True), view)
+    return objective
+
+
+def run_phase(
+    trainer: Trainer, phase: Phase, term_weights, lr, client: Client, start: Weights, opt, key
+) -> tuple[Weights, Any, dict[str, jax.Array]]:
+    """Train one phase; returns the weights, the optimiser's state and sums of every term."""
+    local, size = trainer.local, client.view.info.size
+    groups = tuple(start.params) if phase.train is None else phase.train
+    tx = direction(local)
+    objective = make_objective(trainer, phase, term_weights, client, start)
+    gradient = phase.grad(jax.value_and_grad(objective, has_aux=True), client.view)
     batch_size = local.batch_size
     shuffles, steps = loop_counts(phase, local, size)
 
@@ -90,10 +97,12 @@ def run_phase(
 
         def step(j, carry):
             trainable, stats, opt, sums = carry
-            key_batch, key_step = jax.random.split(jax.random.fold_in(key, i * steps + j + 1_000_003))
+            key_batch, key_step = jax.random.split(
+                jax.random.fold_in(key, i * steps + j + 1_000_003)
+            )
             numbers = lax.dynamic_slice(order, (j * batch_size,), (batch_size,))
             mask = j * batch_size + jnp.arange(batch_size) < size
-            batch = batches(client.pool, numbers, mask, key_batch)
+            batch = trainer.batches(client.pool, numbers, mask, key_batch)
             (_, (stats, values)), grads = gradient(trainable, stats, batch, key_step)
             updates, opt = tx.update(grads, opt, trainable)
             trainable = jax.tree.map(lambda p, u: p - (lr * u).astype(p.dtype), trainable, updates)
@@ -130,9 +139,7 @@ def run_phases(
         term_weights = hyper.term_weights[n] if hyper.term_weights else default_weights(phase)
         opt = None if opts is None else opts[n]
         lr = hyper.lr if phase.lr is None else phase.lr
-        weights, opt, sums = run_phase(
-            trainer, phase, term_weights, lr, client, weights, opt, key
-        )
+        weights, opt, sums = run_phase(trainer, phase, term_weights, lr, client, weights, opt, key)
         new_opts.append(opt)
     return weights, tuple(new_opts), sums
 

@@ -1,0 +1,8 @@
+"""Train one federated method: `python experiments/run.py --method=fedetf`."""
+
+import sys
+
+from fedjax_nc.cli import train
+
+if __name__ == "__main__":
+    sys.exit(train(sys.argv[1:]))

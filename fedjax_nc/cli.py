@@ -1,0 +1,69 @@
+"""The commands: parse first, then import jax, then run."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from fedjax_nc import flags
+from fedjax_nc.config import RunConfig
+from fedjax_nc.errors import UserError
+
+
+def train(argv: list[str]) -> int:
+    """`experiments/run.py`: train, `--list`, `--dry-run`. Returns the exit code."""
+    try:
+        command = flags.parse(argv)
+        if command.list:
+            from fedjax_nc import console
+
+            console.show_list()
+            return 0
+        start_jax(command.configs[0].execution.devices)
+        if command.dry_run:
+            from fedjax_nc import console, job, work
+
+            prepared = job.prepare(command.configs[0], strict=command.strict)
+            console.show_facts("Dry run: nothing is trained or written", work.facts(prepared))
+            return 0
+        summaries = [_run(cfg, command) for cfg in command.configs]
+    except UserError as error:
+        return flags.exit_with(error)
+    except KeyboardInterrupt:
+        print("stopped; the same command resumes from the last checkpoint", file=sys.stderr)
+        return 130
+    from fedjax_nc import console
+
+    console.show_results(summaries)
+    return 0
+
+
+def start_jax(devices: int) -> None:
+    """One host device per core where there is no accelerator, and compiled programs on disk."""
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", devices or os.cpu_count() or 1)
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fedjax_nc" / "xla"
+    jax.config.update("jax_compilation_cache_dir", str(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    if devices > len(jax.devices()):
+        raise UserError(f"--execution.devices={devices}: this machine has {len(jax.devices())}")
+
+
+def _run(cfg: RunConfig, command: flags.Command) -> dict:
+    from fedjax_nc import console, job, loop
+    from fedjax_nc.io import rundir
+
+    directory = rundir.path_of(command.out, cfg)
+    finished = directory / "summary.json"
+    rundir.check(directory, cfg, overwrite=command.overwrite)
+    if finished.exists() and not command.overwrite:
+        print(f"already finished: {directory} (--overwrite starts again)", file=sys.stderr)
+        return json.loads(finished.read_text())
+    prepared = job.prepare(cfg, strict=command.strict)
+    rundir.describe(directory, cfg, [*sys.orig_argv[:1], *sys.argv], overwrite=command.overwrite)
+    description = f"{cfg.method} seed {cfg.seed}"
+    with console.Progressing(description, cfg.federation.participants) as progress:
+        summary = loop.run(prepared, directory, progress)
+    print(f"run directory: {directory}", file=sys.stderr)
+    return summary

@@ -1,0 +1,136 @@
+"""Command-line flags: parsed in two stages and without jax, so that a typo answers at once.
+
+The first stage reads protocol, dataset and method; they decide the defaults of everything else and
+which `--hp.` flags exist. The second is tyro on the resulting configuration.
+"""
+
+import dataclasses
+import difflib
+import sys
+from typing import Annotated, Any, NamedTuple
+
+import tyro
+
+from fedjax_nc import protocols
+from fedjax_nc.config import RunConfig, validate
+from fedjax_nc.data.catalogue import DATASETS
+from fedjax_nc.errors import UserError, unknown
+from fedjax_nc.methods import catalogue
+from fedjax_nc.models.catalogue import MODELS
+
+_EPILOGUE = "Examples: --method=fedetf | --method='dot_regression | fd(beta=0.9)' | --list"
+
+
+class Command(NamedTuple):
+    """What was asked for."""
+
+    configs: tuple[RunConfig, ...]  # one per seed
+    out: str
+    overwrite: bool
+    strict: bool
+    dry_run: bool
+    list: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class _Session:
+    seeds: tuple[int, ...] = ()
+    """Run these seeds one after another instead of --seed."""
+    out: str = "runs"
+    """Directory under which every run gets its own."""
+    overwrite: bool = False
+    """Start again, deleting what this configuration left before."""
+    strict: bool = False
+    """Refuse clients without data instead of skipping them."""
+    dry_run: bool = False
+    """Show size, work and memory of the run without training."""
+    list: bool = False
+    """Show methods, models, datasets, protocols and partitions."""
+
+
+def parse(argv: list[str], prog: str = "run.py") -> Command:
+    """Flags to configurations, all checked as far as is possible without data."""
+    default = RunConfig()
+    first = {name: _peek(argv, name, getattr(default, name))
+             for name in ("method", "dataset", "protocol")}  # fmt: skip
+    if first["dataset"] not in DATASETS:
+        raise unknown("dataset", first["dataset"], DATASETS)
+    base = protocols.resolve(first["protocol"], first["dataset"], first["method"])
+    hyper = catalogue.hyper_of(base.method)
+    _check_hyper(argv, base.method, hyper)
+    flags, rest = _tyro(argv, prog, base, hyper)
+    if rest:
+        raise _unknown_flag(rest[0], flags)
+    run, session = flags.run, flags.session
+    given = {name: getattr(flags.hp, name) for name in hyper} if hyper else {}
+    # the method as resolved, not as typed: the protocol may have set hyperparameters
+    spec = catalogue.with_hyper(base.method, given)
+    run = dataclasses.replace(run, method=spec, protocol=base.protocol, dataset=base.dataset)
+    if run.model not in MODELS:
+        raise unknown("model", run.model, MODELS)
+    validate(run)
+    seeds = session.seeds or (run.seed,)
+    if min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise UserError(f"--seeds {' '.join(map(str, seeds))}: give different numbers from 0 on")
+    configs = tuple(dataclasses.replace(run, seed=seed) for seed in seeds)
+    return Command(
+        configs, session.out, session.overwrite, session.strict, session.dry_run, session.list
+    )
+
+
+def _tyro(argv, prog, base: RunConfig, hyper) -> tuple[Any, list[str]]:
+    fields: list[Any] = [
+        ("run", Annotated[RunConfig, tyro.conf.arg(name="")], base),
+        ("session", Annotated[_Session, tyro.conf.arg(name="")], _Session()),
+    ]
+    if hyper:
+        made = dataclasses.make_dataclass("Hyper", [
+            (k, Annotated[type(v), tyro.conf.arg(help=text)], v) for k, (v, text) in hyper.items()
+        ], frozen=True)  # fmt: skip
+        made.__doc__ = f"Hyperparameters of {base.method}."
+        fields.append(("hp", made, made()))
+    shape = dataclasses.make_dataclass("Flags", fields, frozen=True)
+    shape.__doc__ = f"Train one federated method and leave a run directory.\n\n{_EPILOGUE}"
+    default = shape(**{name: value for name, _, value in fields})
+    return tyro.cli(shape, args=argv, prog=prog, default=default, return_unknown_args=True)
+
+
+def _peek(argv: list[str], name: str, default: str) -> str:
+    """The value of a flag before the real parse; the last one given counts."""
+    value = default
+    for i, word in enumerate(argv):
+        if word.startswith(f"--{name}="):
+            value = word.split("=", 1)[1]
+        elif word == f"--{name}" and i + 1 < len(argv):
+            value = argv[i + 1]
+    return value
+
+
+def _check_hyper(argv, method, hyper) -> None:
+    for word in argv:
+        if word.startswith("--hp."):
+            name = word[5:].split("=")[0].replace("-", "_").removeprefix("no_")
+            if name not in hyper:
+                if not hyper:
+                    raise UserError(f"'{method}' has no hyperparameters, '{name}' was given")
+                raise unknown(f"hyperparameter of {method}", name, hyper)
+
+
+def _unknown_flag(word: str, flags: Any) -> UserError:
+    names = []
+    for group in (flags.run, flags.session, getattr(flags, "hp", None)):
+        for field in dataclasses.fields(group) if group else ():
+            value = getattr(group, field.name)
+            inner = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
+            names += [f"--{field.name}.{f.name}" for f in inner] or [f"--{field.name}"]
+    given = word.split("=")[0]
+    near = difflib.get_close_matches(given, names, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]}? " if near else ""
+    kind = "flag" if word.startswith("-") else "argument"
+    return UserError(f"unknown {kind} {given}: {hint}see --help")
+
+
+def exit_with(error: UserError) -> int:
+    """Print one line and give the exit code of bad input."""
+    print(f"error: {error}", file=sys.stderr)
+    return 2

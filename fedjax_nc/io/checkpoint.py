@@ -1,0 +1,80 @@
+"""Checkpoints through Orbax: the whole `State`, and what to do when one cannot be read."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+
+from fedjax_nc.errors import UserError
+from fedjax_nc.types import State
+
+
+def open_manager(directory: Path) -> ocp.CheckpointManager:
+    """The run's checkpoints; the last two are kept, so that one bad file loses little."""
+    options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True)
+    return ocp.CheckpointManager(directory.absolute(), options=options)
+
+
+def save(manager: ocp.CheckpointManager, state: State) -> None:
+    """Write the state in the background under its round's number."""
+    # a copy on the host: the round donates its input, and Orbax reads after we have gone on
+    manager.save(int(state.round), args=ocp.args.StandardSave(_to_host(state)))
+
+
+def restore(manager: ocp.CheckpointManager, template: State) -> tuple[State | None, list[str]]:
+    """The newest state that can be read, and a warning for each that cannot.
+
+    None when there is no checkpoint yet. Unreadable ones are removed, so the run can go on.
+    """
+    warnings = []
+    bad = []
+    found = None
+    for step in sorted(manager.all_steps(), reverse=True):
+        try:
+            args = ocp.args.StandardRestore(_to_host(template))
+            found = _from_host(manager.restore(step, args=args), template)
+        except Exception as error:  # Orbax raises many kinds for a damaged file
+            bad.append(step)
+            reason = str(error).strip().splitlines()
+            warnings.append(
+                f"checkpoint of round {step} cannot be read "
+                f"({type(error).__name__}: {reason[0][:120] if reason else ''})"
+            )
+            continue
+        if bad:
+            warnings.append(f"the last good checkpoint is round {step}: resuming from it")
+        break
+    if bad and found is None:
+        raise UserError(
+            f"no checkpoint in {manager.directory} can be read: start again with --overwrite"
+        )
+    for step in bad:
+        manager.delete(step)
+    return found, warnings
+
+
+def _to_host(state: State) -> dict[str, Any]:
+    content = {
+        "round": state.round,
+        "key": jax.random.key_data(state.key),
+        "weights": state.weights,
+        "shared": state.shared,
+        "clients": state.clients,
+    }
+    return jax.tree.map(lambda x: np.array(x, copy=True), content)
+
+
+def _from_host(content: dict[str, Any], template: State) -> State:
+    def like(x, t):
+        return np.array(x, t.dtype) if isinstance(t, np.ndarray) else jnp.array(x, t.dtype)
+
+    return State(
+        jnp.array(content["round"], jnp.int32),
+        jax.random.wrap_key_data(jnp.array(content["key"])),
+        jax.tree.map(like, content["weights"], template.weights),
+        jax.tree.map(like, content["shared"], dict(template.shared)),
+        jax.tree.map(like, content["clients"], dict(template.clients)),
+    )

@@ -1,0 +1,108 @@
+"""A run's directory: who may write there, and the files that explain it to a stranger."""
+
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedjax_nc import config
+from fedjax_nc.errors import UserError
+
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "tensorflow-datasets", "numpy")
+
+
+def path_of(out: str, cfg: config.RunConfig) -> Path:
+    """runs/{dataset}-{partition}/{method}/{confighash}/seed{k}."""
+    method = "".join(c if c.isalnum() or c in "._=," else "-" for c in cfg.method.replace(" ", ""))
+    data = f"{cfg.dataset}-{config.partition_name(cfg.data)}"
+    return Path(out) / data / method / config.config_hash(cfg) / f"seed{cfg.seed}"
+
+
+def check(directory: Path, cfg: config.RunConfig, *, overwrite: bool) -> None:
+    """Refuse a directory that holds anything but this configuration, unless told to overwrite."""
+    if directory.exists() and not directory.is_dir():
+        raise UserError(f"{directory} is a file: choose another --out")
+    if overwrite or not directory.exists() or not any(directory.iterdir()):
+        return
+    if _identity(_read_config(directory)) != _identity(config.to_dict(cfg)):
+        raise UserError(
+            f"{directory} holds a run of another configuration: choose another --out, or "
+            f"--overwrite to replace it"
+        )
+
+
+def describe(
+    directory: Path, cfg: config.RunConfig, command: list[str], *, overwrite: bool
+) -> None:
+    """Make the directory, emptied first under `overwrite`, and say in it what it is."""
+    if overwrite and directory.exists():
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_atomically(
+        directory / "config.yaml", yaml.safe_dump(config.to_dict(cfg), sort_keys=False)
+    )
+    write_atomically(directory / "command.txt", shlex.join(command) + "\n")
+    write_atomically(directory / "environment.json", json.dumps(environment(), indent=2) + "\n")
+
+
+def _read_config(directory: Path) -> Any:
+    try:
+        return yaml.safe_load((directory / "config.yaml").read_text())
+    except (OSError, yaml.YAMLError):
+        return None
+
+
+def _identity(content: Any) -> Any:
+    """A configuration without where its data lies and when it saves, which may change."""
+    if not isinstance(content, dict):
+        return None
+    drop = {"data": "dir", "execution": "checkpoint_every"}
+    return {
+        key: {k: v for k, v in value.items() if k != drop.get(key)}
+        if isinstance(value, dict)
+        else value
+        for key, value in content.items()
+    }
+
+
+def environment() -> dict[str, Any]:
+    """Versions, machine and code a number came from."""
+    import jax
+
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "python": sys.version.split()[0],
+        "packages": {name: metadata.version(name) for name in _PACKAGES},
+        "machine": platform.machine(),
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "backend": jax.default_backend(),
+        "devices": [str(d) for d in jax.devices()],
+        "git_commit": _git_commit(),
+    }
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that a killed run leaves the old one or the new one."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+def _git_commit() -> str | None:
+    here = Path(__file__).parent
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True,
+                              timeout=5, check=False)  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

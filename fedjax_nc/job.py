@@ -1,0 +1,70 @@
+"""From a configuration to everything a run needs: data, model, method, executor."""
+
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_nc import config, models, tree
+from fedjax_nc.data import datasets, federated
+from fedjax_nc.data.catalogue import DATASETS
+from fedjax_nc.errors import UserError
+from fedjax_nc.methods import registry
+from fedjax_nc.train import local
+from fedjax_nc.train.executors import Executor, make_executor
+from fedjax_nc.train.round import Task, init_state
+from fedjax_nc.types import State
+
+
+class Job(NamedTuple):
+    """A run, ready to start; nothing has been written yet."""
+
+    config: config.RunConfig
+    task: Task
+    executor: Executor
+    split: federated.Split
+    data: federated.FederatedData
+    warnings: tuple[str, ...]
+
+
+def prepare(cfg: config.RunConfig, *, strict: bool = False) -> Job:
+    """Load the data, deal it, build the model. Bad input is found here, before any file."""
+    spec = DATASETS[cfg.dataset]
+    method = registry.build(cfg.method)
+    norm = cfg.federation.norm
+    model = models.build(
+        cfg.model, spec.shape, spec.classes, method.head, norm=norm, conv=cfg.execution.conv
+    )
+    jax.eval_shape(model.init, jax.random.key(0))  # a head that does not fit is told here
+    batches = federated.make_batches(spec, cfg.data.augment, cfg.data.normalise)
+    arrays = datasets.load(cfg.dataset, cfg.data.dir)
+    x, y = federated.limit_examples(arrays.train_x, arrays.train_y, cfg.data.limit)
+    arrays = arrays._replace(train_x=x, train_y=y)
+    split = federated.split_clients(
+        cfg.data, cfg.federation.clients, cfg.partition_seed, y, arrays.test_y
+    )
+    empty = [k for k, part in enumerate(split.train) if not len(part)]
+    warnings = []
+    if empty:
+        listed = ", ".join(map(str, empty[:10])) + ("..." if len(empty) > 10 else "")
+        message = f"{len(empty)} of {len(split.train)} clients have no training data ({listed})"
+        if strict or len(empty) == len(split.train):
+            raise UserError(f"{message}: choose another partition or seed, or leave out --strict")
+        warnings.append(f"{message}: they are skipped")
+    executor = make_executor(
+        cfg.execution.executor, devices=cfg.execution.devices, chunk=cfg.execution.chunk
+    )
+    data = federated.assemble(arrays, split, spec.classes)
+    task = Task(method, local.Trainer(model, cfg.local, batches), cfg.federation)
+    return Job(cfg, task, executor, split, data, tuple(warnings))
+
+
+def first_state(job: Job) -> tuple[State, bool]:
+    """The state before round one, and whether client state stays in host memory."""
+    state = init_state(job.task, jax.random.key(job.config.seed))
+    large = tree.num_bytes(state.clients) > job.config.execution.client_state_mb * 1e6
+    on_host = large and job.executor.jit
+    if on_host:
+        clients = jax.tree.map(lambda x: np.array(x, copy=True), dict(state.clients))
+        state = State(state.round, state.key, state.weights, state.shared, clients)
+    return state, on_host

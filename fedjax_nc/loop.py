@@ -1,0 +1,180 @@
+"""The host's loop: rounds, evaluation, checkpoints, records. Numbers are fetched one round late."""
+
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_nc import evaluate
+from fedjax_nc.data import federated
+from fedjax_nc.errors import UserError
+from fedjax_nc.io import checkpoint, plots, records, rundir
+from fedjax_nc.job import Job, first_state
+from fedjax_nc.train import local, schedule
+from fedjax_nc.train.round import RoundMetrics, make_round, traffic
+from fedjax_nc.types import Hyper, State
+
+
+class Reporter(Protocol):
+    """Who shows progress."""
+
+    def note(self, message: str) -> None:
+        """Say something once."""
+        ...
+
+    def round(self, row: dict[str, Any], rounds: int) -> None:
+        """A round has finished."""
+        ...
+
+
+class Pending(NamedTuple):
+    """A dispatched round whose numbers have not been fetched."""
+
+    number: int
+    lr: float
+    metrics: RoundMetrics
+    scores: dict[str, evaluate.Score] | None
+
+
+def make_hyper(job: Job, round_number: int) -> Hyper:
+    """The traced inputs of a round."""
+    lr = schedule.learning_rate(job.config.local, round_number)
+    weights = tuple(local.default_weights(phase) for phase in job.task.method.phases)
+    return Hyper(jnp.asarray(lr, jnp.result_type(float)), weights)
+
+
+def run(job: Job, directory: Path, reporter: Reporter) -> dict[str, Any]:
+    """Train to the end, resuming where a stopped run left its last checkpoint."""
+    cfg = job.config
+    if not (directory / "partition.npz").exists():
+        federated.save_split(directory / "partition.npz", cfg.data, job.split)
+    state, on_host = first_state(job)
+    manager = checkpoint.open_manager(directory / "ckpt")
+    restored, warnings = checkpoint.restore(manager, state)
+    for message in (*job.warnings, *warnings):
+        reporter.note(f"warning: {message}")
+    log = directory / "metrics.jsonl"
+    state = state if restored is None else restored
+    rows = records.cut(log, int(state.round))
+    if restored is not None:
+        reporter.note(f"resuming after round {int(state.round)}")
+    state = _rounds(job, state, on_host, manager, log, rows, reporter)
+    summary = summarise(job, state, rows) | _personal(job, state, reporter)
+    manager.wait_until_finished()
+    manager.close()
+    title = f"{cfg.method} on {cfg.dataset} ({cfg.model}, seed {cfg.seed})"
+    plots.curves(directory / "curves.png", rows, title)
+    rundir.write_atomically(directory / "summary.json", json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def _rounds(job: Job, state: State, on_host, manager, log, rows, reporter) -> State:
+    cfg = job.config
+    round_fn = make_round(job.task, job.executor, clients_on_host=on_host)
+    evaluate_fn = evaluate.make_evaluate(job.task, job.executor, cfg.evaluation.batch_size)
+    last = cfg.rounds - min(cfg.evaluation.last, cfg.rounds)
+    clock = time.perf_counter()
+    pending: Pending | None = None
+
+    def finish(done: Pending) -> None:
+        nonlocal clock
+        row = _row(job, done, int(manager.latest_step() or 0))
+        now = time.perf_counter()
+        row["seconds"], clock = now - clock, now
+        records.append(log, row)
+        rows.append(row)
+        reporter.round(row, cfg.rounds)
+
+    for number in range(int(state.round), cfg.rounds):
+        hyper = make_hyper(job, number)
+        state, metrics = round_fn(state, hyper, job.data)
+        tested = number % cfg.evaluation.every == 0 or number >= last
+        scores = evaluate_fn(state.weights, job.data) if tested else None
+        if pending:
+            finish(pending)
+        pending = Pending(number, float(hyper.lr), metrics, scores)
+        save = (number + 1) % cfg.execution.checkpoint_every == 0 or number + 1 == cfg.rounds
+        if save:  # only after this round's numbers have been seen to be finite
+            finish(pending)
+            pending = None
+            checkpoint.save(manager, state)
+    return state
+
+
+def _row(job: Job, done: Pending, last_good: int) -> dict[str, Any]:
+    """A finished round as a record; refuses one in which a client's update is not finite."""
+    finite = np.asarray(done.metrics.finite)
+    if not finite.all():
+        clients = ", ".join(str(i) for i in np.asarray(done.metrics.ids)[~finite][:5])
+        raise UserError(
+            f"round {done.number + 1}, client {clients}: the update is NaN or infinite; lower "
+            f"--local.lr (now {done.lr:g}) or set --local.clip. Last good checkpoint: round "
+            f"{last_good}"
+        )
+    sums = {k: float(v) for k, v in done.metrics.sums.items()}
+    examples = max(sums.pop("examples"), 1.0)
+    row = {"round": done.number + 1, "lr": done.lr} | {k: v / examples for k, v in sums.items()}
+    if done.scores is not None:
+        accuracy, loss = evaluate.overall(done.scores["global"])
+        clients = evaluate.summarise(done.scores["clients"])
+        row |= {"global_accuracy": accuracy, "global_loss": loss} | _spread("client", clients)
+    return row
+
+
+def summarise(job: Job, state: State, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a run comes to: accuracies as the protocol reports them, time and traffic."""
+    cfg = job.config
+    tested = [row for row in rows if "global_accuracy" in row]
+    reported = tested[-cfg.evaluation.last :]
+    seconds = [row["seconds"] for row in rows]
+    steady = statistics.median(seconds[1:] or seconds)
+    up, down = traffic(job.task, state)
+    total = cfg.rounds * cfg.federation.participants
+    return {
+        "method": cfg.method,
+        "dataset": cfg.dataset,
+        "model": cfg.model,
+        "protocol": cfg.protocol,
+        "seed": cfg.seed,
+        "rounds": cfg.rounds,
+        "global_accuracy": statistics.fmean(row["global_accuracy"] for row in reported),
+        "averaged_rounds": len(reported),
+        "final_accuracy": tested[-1]["global_accuracy"],
+        "best_accuracy": max(row["global_accuracy"] for row in tested),
+        "global_loss": tested[-1]["global_loss"],
+        **{k: tested[-1][k] for k in tested[-1] if k.startswith("client_")},
+        "seconds_per_round": steady,
+        "compile_seconds": max(seconds[0] - steady, 0.0),
+        "clients_per_second": cfg.federation.participants / steady,
+        "bytes_up": up * total,
+        "bytes_down": down * total,
+    }
+
+
+def _personal(job: Job, state: State, reporter: Reporter) -> dict[str, float | None]:
+    """Accuracy of every client's own model: after one more local training, and fine-tuned."""
+    cfg, method = job.config, job.task.method
+    result: dict[str, float | None] = {"personal_accuracy": None, "finetuned_accuracy": None}
+    hyper = make_hyper(job, cfg.rounds - 1)
+    wanted = [("personal", cfg.evaluation.personal, method.phases, hyper.term_weights),
+              ("finetuned", cfg.evaluation.finetune, method.finetune, ())]  # fmt: skip
+    for name, on, phases, term_weights in wanted:
+        if not on or not phases:
+            continue
+        reporter.note(f"{name} models of {cfg.federation.clients} clients...")
+        fn = evaluate.make_personalise(job.task, job.executor, cfg.evaluation.batch_size, phases)
+        score = fn(state, Hyper(hyper.lr, term_weights), job.data)
+        result |= _spread(name, evaluate.summarise(score))
+    return result
+
+
+def _spread(name: str, summary: evaluate.Summary) -> dict[str, float]:
+    return {
+        f"{name}_accuracy": summary.mean,
+        f"{name}_accuracy_std": summary.std,
+        f"{name}_accuracy_worst": summary.worst,
+    }

@@ -1,0 +1,86 @@
+"""How much work a run is, found without training: parameters, FLOPs, memory, traffic."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_nc import config, flops, tree
+from fedjax_nc.job import Job, first_state
+from fedjax_nc.loop import make_hyper
+from fedjax_nc.methods.base import View
+from fedjax_nc.train import local
+from fedjax_nc.train.round import make_round, traffic
+from fedjax_nc.types import ClientInfo
+
+
+def facts(job: Job) -> dict[str, str]:
+    """What --dry-run shows."""
+    cfg = job.config
+    state, on_host = first_state(job)
+    sizes = np.asarray(job.data.train.size)
+    per_phase = [
+        local.loop_counts(p, cfg.local, jnp.asarray(sizes)) for p in job.task.method.phases
+    ]
+    steps = sum(np.broadcast_to(np.asarray(a * b), sizes.shape) for a, b in per_phase)
+    share = cfg.federation.participants / cfg.federation.clients
+    one_step = sum(step_flops(job, state, phase) for phase in job.task.method.phases)
+    up, down = traffic(job.task, state)
+    params = {g: tree.num_elements(p) for g, p in state.weights.params.items()}
+    result = {
+        "method": cfg.method,
+        "model": f"{cfg.model}, {sum(params.values()):,} parameters "
+        f"({', '.join(f'{k} {v:,}' for k, v in params.items())})",
+        "data": f"{cfg.dataset}, {config.partition_name(cfg.data)}, pool "
+        f"{tree.num_bytes(job.data.pool) / 1e6:.1f} MB on the device",
+        "clients": f"{cfg.federation.clients}, {cfg.federation.participants} per round, "
+        f"{sizes.min()} to {sizes.max()} examples (median {np.median(sizes):.0f})",
+        "classes per client": _classes(np.asarray(job.data.class_counts)),
+        "local steps": f"{steps.min()} to {steps.max()} per client, "
+        f"{steps.sum() * share:.0f} per round on average",
+        "FLOPs per round": f"{one_step * steps.sum() * share / 1e9:.2f} G "
+        f"({one_step / 1e6:.1f} M per step of {cfg.local.batch_size})",
+        "upload, download": f"{up / 1e6:.3f} MB, {down / 1e6:.3f} MB per client and round",
+        "client state": f"{tree.num_bytes(state.clients) / 1e6:.1f} MB in "
+        f"{'host memory' if on_host else 'device memory'}",
+        "executor": f"{job.executor.name}, {job.executor.devices} device(s)",
+        "rounds": str(cfg.rounds),
+    }
+    if job.executor.jit and not on_host:
+        round_fn = make_round(job.task, job.executor)
+        lowered = round_fn.lower(state, make_hyper(job, 0), job.data)  # type: ignore[attr-defined]
+        memory = lowered.compile().memory_analysis()
+        peak = memory.argument_size_in_bytes + memory.output_size_in_bytes
+        peak += memory.temp_size_in_bytes - memory.alias_size_in_bytes
+        result["peak memory"] = f"about {peak / 1e6:.0f} MB per device (arguments + temporaries)"
+    for warning in job.warnings:
+        result["warning"] = warning
+    return result
+
+
+def step_flops(job: Job, state, phase) -> int:
+    """Operations of one local step: a forward and backward pass with all the method's terms."""
+    trainer = job.task.trainer
+    one = trainer.local.__class__(**{**trainer.local.__dict__, "steps": 0, "epochs": 1})
+    kept = jax.tree.map(lambda x: x[0], dict(state.clients))
+    size = jnp.asarray(trainer.local.batch_size, jnp.int32)
+    hyper = make_hyper(job, 0)
+    info = ClientInfo(size, job.data.class_counts[0], size, hyper.lr, 0.0)
+    view = View(state.weights, state.shared, kept, info)
+
+    def step(weights):
+        index = jnp.zeros(trainer.local.batch_size, jnp.int32)
+        client = local.Client(job.data.pool, index, view, state.key)
+        objective = local.make_objective(trainer._replace(local=one), phase,
+                                         local.default_weights(phase), client, weights)  # fmt: skip
+        batch = trainer.batches(job.data.pool, index, jnp.ones(len(index), bool), None)
+        groups = tuple(weights.params) if phase.train is None else phase.train
+        return jax.grad(objective, has_aux=True)(
+            tree.pick(weights.params, groups), weights.stats, batch, state.key
+        )
+
+    return flops.count(step, state.weights)
+
+
+def _classes(counts: np.ndarray) -> str:
+    held = (counts > 0).sum(axis=1)
+    return f"{held.min()} to {held.max()} of {counts.shape[1]}"
