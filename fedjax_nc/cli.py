@@ -29,6 +29,9 @@ def train(argv: list[str]) -> int:
         summaries = [_run(cfg, command) for cfg in command.configs]
     except UserError as error:
         return flags.exit_with(error)
+    except BrokenPipeError:  # `--help | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print("stopped; the same command resumes from the last checkpoint", file=sys.stderr)
         return 130

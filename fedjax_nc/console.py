@@ -75,9 +75,10 @@ class Progressing:
 def show_results(summaries: list[dict[str, Any]]) -> None:
     """The final table: a row per seed, and mean ± std below."""
     columns = {
-        "global_accuracy": "global", "client_accuracy": "clients", "client_accuracy_worst": "worst 10 %",
+        "global_accuracy": "global", "client_accuracy": "clients",
+        "client_accuracy_worst": "worst",
         "personal_accuracy": "personal", "finetuned_accuracy": "fine-tuned",
-        "seconds_per_round": "s/round", "compile_seconds": "compile s",
+        "seconds_per_round": "s/round", "compile_seconds": "compile",
     }  # fmt: skip
     head = summaries[0]
     table = Table(title=f"{head['method']} on {head['dataset']}, {head['model']}, "

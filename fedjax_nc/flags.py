@@ -9,8 +9,6 @@ import difflib
 import sys
 from typing import Annotated, Any, NamedTuple
 
-import tyro
-
 from fedjax_nc import protocols
 from fedjax_nc.config import RunConfig, validate
 from fedjax_nc.data.catalogue import DATASETS
@@ -79,6 +77,8 @@ def parse(argv: list[str], prog: str = "run.py") -> Command:
 
 
 def _tyro(argv, prog, base: RunConfig, hyper) -> tuple[Any, list[str]]:
+    import tyro  # a third of a second that a mistyped method need not wait for
+
     fields: list[Any] = [
         ("run", Annotated[RunConfig, tyro.conf.arg(name="")], base),
         ("session", Annotated[_Session, tyro.conf.arg(name="")], _Session()),

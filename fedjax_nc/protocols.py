@@ -21,9 +21,8 @@ def quick(dataset: str, method: str) -> Settings:
     Learning rates are per loss: cosine losses need larger ones, as in FedDr+'s tables 8-10.
     """
     lr = {"fedetf": 0.05, "dot_regression": 0.2, "feddr_plus": 0.2}.get(method, 0.02)
-    small = {"mnist5k", "digits", "mnist"}
     config = RunConfig(
-        method, dataset, {"digits": "mlp"}.get(dataset, "cnn"), "quick", 30 if dataset in small else 40,
+        method, dataset, _model(dataset, "cnn"), "quick", 30,
         data=Data(partition="classes", per_client=2, client_test="matched"),
         local=Local(epochs=2, batch_size=50, lr=lr, momentum=0.9, weight_decay=1e-4),
         federation=Federation(10, 10),

@@ -87,7 +87,7 @@ class Hyper(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
-    """Exactly what a checkpoint holds. `key` is never advanced: randomness = fold_in(key, round)."""
+    """Exactly what a checkpoint holds. `key` never changes: randomness = fold_in(key, round)."""
 
     round: Int[Array, ""]
     key: Key[Array, ""]

@@ -1,5 +1,6 @@
 """A run's directory: who may write there, and the files that explain it to a stranger."""
 
+import copy
 import json
 import os
 import platform
@@ -65,13 +66,10 @@ def _identity(content: Any) -> Any:
     """A configuration without where its data lies and when it saves, which may change."""
     if not isinstance(content, dict):
         return None
-    drop = {"data": "dir", "execution": "checkpoint_every"}
-    return {
-        key: {k: v for k, v in value.items() if k != drop.get(key)}
-        if isinstance(value, dict)
-        else value
-        for key, value in content.items()
-    }
+    content = copy.deepcopy(content)
+    content.get("data", {}).pop("dir", None)
+    content.get("execution", {}).pop("checkpoint_every", None)
+    return content
 
 
 def environment() -> dict[str, Any]:
@@ -101,8 +99,8 @@ def write_atomically(path: Path, text: str) -> None:
 def _git_commit() -> str | None:
     here = Path(__file__).parent
     try:
-        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True,
-                              timeout=5, check=False)  # fmt: skip
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True,
+                              text=True, timeout=5, check=False)  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None

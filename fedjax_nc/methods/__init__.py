@@ -1,0 +1,1 @@
+"""Federated methods and how they compose."""

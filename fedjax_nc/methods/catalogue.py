@@ -112,14 +112,15 @@ def _entry(node: ast.FunctionDef, kind: str, family: str) -> Entry:
     doc = ast.get_docstring(node) or ""
     defaults = [ast.literal_eval(d) for d in node.args.kw_defaults if d is not None]
     hyper = dict(zip([a.arg for a in node.args.kwonlyargs], defaults, strict=True))
-    help_lines = dict(re.findall(r"^  (\w+): (.+(?:\n    .+)*)", doc, re.MULTILINE))
+    lines = re.findall(r"^  (\w+): (.+(?:\n    .+)*)", doc, re.MULTILINE)
+    manual = {name: " ".join(text.split()) for name, text in lines}
     sections = {
         title: " ".join(match.group(1).split())
         for title in _SECTIONS
         if (match := re.search(rf"^{title}:((?:.+)(?:\n  +.+)*)", doc, re.MULTILINE))
     }
     return Entry(
-        node.name.removesuffix("_reg"), kind, family, hyper, {k: " ".join(v.split()) for k, v in help_lines.items()},
+        node.name.removesuffix("_reg"), kind, family, hyper, manual,
         doc.splitlines()[0] if doc else "", sections)  # fmt: skip
 
 

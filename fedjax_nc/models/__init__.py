@@ -1,34 +1,23 @@
-"""Networks by name; the only folder that imports flax."""
+"""Networks by name; the only folder that imports flax, and only when a model is built."""
 
-from functools import partial
+from typing import TYPE_CHECKING
 
 from fedjax_nc.errors import UserError, unknown
-from fedjax_nc.models.base import from_body
 from fedjax_nc.models.catalogue import MODELS
-from fedjax_nc.models.cnn import CNN
-from fedjax_nc.models.mlp import MLP
-from fedjax_nc.models.resnet_cifar import ResNetCifar
-from fedjax_nc.types import HeadSpec, Model
 
-__all__ = ["build"]
-
-_BODIES = {
-    "mlp": MLP,
-    "cnn": CNN,
-    "resnet8": partial(ResNetCifar, 8),
-    "resnet20": partial(ResNetCifar, 20),
-}
+if TYPE_CHECKING:
+    from fedjax_nc.types import HeadSpec, Model
 
 
 def build(
     name: str,
     shape: tuple[int, ...],
     classes: int,
-    head: HeadSpec,
+    head: "HeadSpec",
     *,
     norm: str = "default",
     conv: str = "auto",
-) -> Model:
+) -> "Model":
     """The model `name` for inputs of this shape.
 
     Args:
@@ -39,6 +28,8 @@ def build(
       norm: BatchNorm mode, or `default` for the model's own.
       conv: lowering of the convolutions.
     """
+    from fedjax_nc.models import base, cnn, mlp, resnet_cifar  # flax takes a second to import
+
     if name not in MODELS:
         raise unknown("model", name, MODELS)
     spec = MODELS[name]
@@ -48,4 +39,10 @@ def build(
             f"not inputs of shape {shape}: choose another model or dataset"
         )
     norm = spec.norm if norm == "default" else norm
-    return from_body(_BODIES[name](norm=norm, conv=conv), shape, classes, head)
+    bodies = {
+        "mlp": lambda: mlp.MLP(norm, conv),
+        "cnn": lambda: cnn.CNN(norm, conv),
+        "resnet8": lambda: resnet_cifar.ResNetCifar(8, norm, conv),
+        "resnet20": lambda: resnet_cifar.ResNetCifar(20, norm, conv),
+    }
+    return base.from_body(bodies[name](), shape, classes, head)

@@ -1,4 +1,4 @@
-"""Projector, class vectors and learnable scale on top of the features: plain functions of params."""
+"""Projector, class vectors and learnable scale on top of the features, as plain functions."""
 
 import jax
 import jax.numpy as jnp

@@ -1,0 +1,1 @@
+"""Local training, executors and the round."""

@@ -61,7 +61,7 @@ def loop_counts(phase: Phase, local: config.Local, size: jax.Array) -> tuple[jax
 
 
 def make_objective(trainer: Trainer, phase: Phase, term_weights, client: Client, start: Weights):
-    """The local objective of (trainable groups, statistics, batch, key): forward once, all terms."""
+    """The local objective, a function of (trainable groups, statistics, batch, key)."""
     view, trains_body = client.view, phase.train is None or "body" in phase.train
 
     def objective(trainable, stats, batch, key):
@@ -93,13 +93,12 @@ def run_phase(
     shuffles, steps = loop_counts(phase, local, size)
 
     def epoch(i, carry):
-        order = shuffled(jax.random.fold_in(key, i), client.index, size, batch_size)
+        key_order, key_epoch = jax.random.split(jax.random.fold_in(key, i))
+        order = shuffled(key_order, client.index, size, batch_size)
 
         def step(j, carry):
             trainable, stats, opt, sums = carry
-            key_batch, key_step = jax.random.split(
-                jax.random.fold_in(key, i * steps + j + 1_000_003)
-            )
+            key_batch, key_step = jax.random.split(jax.random.fold_in(key_epoch, j))
             numbers = lax.dynamic_slice(order, (j * batch_size,), (batch_size,))
             mask = j * batch_size + jnp.arange(batch_size) < size
             batch = trainer.batches(client.pool, numbers, mask, key_batch)
