@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from fedjax_nc import flags
 from fedjax_nc.config import RunConfig
@@ -26,7 +27,7 @@ def train(argv: list[str]) -> int:
             prepared = job.prepare(command.configs[0], strict=command.strict)
             console.show_facts("Dry run: nothing is trained or written", work.facts(prepared))
             return 0
-        summaries = [_run(cfg, command) for cfg in command.configs]
+        summaries = [run(cfg, command) for cfg in command.configs]
     except UserError as error:
         return flags.exit_with(error)
     except BrokenPipeError:  # `--help | head`
@@ -53,7 +54,8 @@ def start_jax(devices: int) -> None:
         raise UserError(f"--execution.devices={devices}: this machine has {len(jax.devices())}")
 
 
-def _run(cfg: RunConfig, command: flags.Command) -> dict:
+def run(cfg: RunConfig, command: flags.Command) -> dict[str, Any]:
+    """One run: its summary, from disk if it is finished."""
     from fedjax_nc import console, job, loop
     from fedjax_nc.io import rundir
 

@@ -33,12 +33,12 @@ class Progressing:
         self.description = description
         self.first: int | None = None
         self.start = self.printed = time.monotonic()
+        self.accuracy = ""
         self.bar = Progress(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"),
             TimeElapsedColumn(), TextColumn("eta"), TimeRemainingColumn(),
             console=self.console, disable=not self.console.is_terminal)  # fmt: skip
         self.job = self.bar.add_task(description, total=None, text="compiling")
-        self.accuracy = ""
 
     def __enter__(self) -> "Progressing":
         """Start the bar."""
@@ -51,24 +51,36 @@ class Progressing:
 
     def note(self, message: str) -> None:
         """Say something once."""
-        self.console.print(message, markup=False, highlight=False)
+        self.console.print(message, markup=False, highlight=False, soft_wrap=True)
 
     def round(self, row: dict[str, Any], rounds: int) -> None:
         """Show a finished round."""
-        if "global_accuracy" in row:
-            self.accuracy = f"accuracy {row['global_accuracy']:.3f}"
-        speed = self.participants / max(row["seconds"], 1e-9)
-        text = f"round {row['round']}/{rounds}  {self.accuracy}  {speed:.1f} clients/s"
-        self.bar.update(self.job, total=rounds, completed=row["round"], text=text)
         now = time.monotonic()
         if self.first is None:
             self.first, self.start = row["round"], now  # compile time is not in the estimate
-        last = row["round"] == rounds
+        done, last = row["round"] - self.first, row["round"] == rounds
+        if "global_accuracy" in row:
+            self.accuracy = f"accuracy {row['global_accuracy']:.3f}"
+        text = f"round {row['round']}/{rounds}  {self.accuracy}"
+        if done:
+            each = (now - self.start) / done
+            text += f"  {self.participants / max(each, 1e-9):.1f} clients/s"
+            if not last and not self.console.is_terminal:
+                text += f"  eta {each * (rounds - row['round']):.0f} s"
+        self._show(self.job, text, row["round"], rounds, last)
+
+    def stage(self, name: str, done: int, total: int) -> None:
+        """Show how far the work after the rounds is."""
+        if self.bar.tasks[-1].description != name:
+            self.bar.add_task(name, total=total, text="")
+        text = f"{name}: client {done}/{total}"
+        self._show(self.bar.tasks[-1].id, text, done, total, done == total)
+
+    def _show(self, job: Any, text: str, done: int, total: int, last: bool) -> None:
+        self.bar.update(job, total=total, completed=done, text=text)
+        now = time.monotonic()
         if not self.console.is_terminal and (last or now - self.printed >= _LINE_SECONDS):
-            done = row["round"] - self.first
-            left = (now - self.start) / done * (rounds - row["round"]) if done else None
-            eta = "" if left is None or last else f"  eta {left:.0f} s"
-            self.note(f"{self.description}: {text}{eta}")
+            self.note(f"{self.description}: {text}")
             self.printed = now
 
 

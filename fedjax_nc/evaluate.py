@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fedjax_nc import losses
+from fedjax_nc import losses, tree
 from fedjax_nc.data.federated import FederatedData, Pool
 from fedjax_nc.train import local
 from fedjax_nc.train.executors import Executor
@@ -72,10 +72,11 @@ def make_evaluate(
 
 def make_personalise(
     task: Task, executor: Executor, batch_size: int, phases: tuple
-) -> Callable[[State, Hyper, FederatedData], Score]:
-    """Train every client from the final model with these phases and score it on its own test set.
+) -> Callable[..., Score]:
+    """Train clients from the final model with these phases and score each on its own test set.
 
-    The same local loop as a round, all clients, nothing uploaded.
+    The same local loop as a round, nothing uploaded. The result is a function of (state, ids,
+    their rows of the client state, hyper, data).
     """
     clients = task.federation.clients
     trainer = task.trainer
@@ -88,19 +89,37 @@ def make_personalise(
         weights, _, _ = local.run_phases(trainer, phases, hyper, me, opts)
         return score_row(trainer.model, trainer.batches, batch_size, weights, pool, row["test"]), {}
 
-    def run(state: State, hyper: Hyper, data: FederatedData) -> Score:
-        ids = jnp.arange(-(-clients // rows) * rows)
-        safe = jnp.minimum(ids, clients - 1)
+    def run(state: State, ids: jax.Array, kept: Any, hyper: Hyper, data: FederatedData) -> Score:
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.round), 2)
-        table = make_rows(task, key, ids, data)
-        table |= {"kept": jax.tree.map(lambda x: x[safe], state.clients)}
-        table |= {"test": _padded(data.client_test, rows)}
+        safe = jnp.minimum(ids, clients - 1)
+        test = Table(data.client_test.index[safe],
+                     jnp.where(ids < clients, data.client_test.size[safe], 0))  # fmt: skip
+        rows = make_rows(task, key, ids, data) | {"kept": kept, "test": test}
         broadcast = (state.weights, state.shared, hyper, data.pool)
-        score, _ = executor.run(one, broadcast, table)
-        return jax.tree.map(lambda x: x[:clients], score)
+        return executor.run(one, broadcast, rows)[0]
 
-    rows = executor.devices * executor.chunk
     return jax.jit(run) if executor.jit else run
+
+
+def personalise(
+    task: Task, executor: Executor, batch_size: int, phases: tuple, state: State, hyper: Hyper,
+    data: FederatedData, progress: Callable[[int, int], None],
+) -> Summary:  # fmt: skip
+    """Accuracy over all clients of their own models, in about ten steps so that progress shows."""
+    clients = task.federation.clients
+    multiple = executor.devices * executor.chunk
+    group = multiple * -(-clients // (10 * multiple))
+    fn = make_personalise(task, executor, batch_size, phases)
+    light = State(state.round, state.key, state.weights, state.shared, {})
+    scores = []
+    for start in range(0, clients, group):
+        ids = np.arange(start, start + group)
+        kept = tree.take(dict(state.clients), np.minimum(ids, clients - 1))
+        kept, ids = executor.place((kept, ids))
+        scores.append(fn(light, ids, kept, hyper, data))
+        jax.block_until_ready(scores[-1])
+        progress(min(start + group, clients), clients)
+    return summarise(jax.tree.map(lambda *x: np.concatenate(x)[:clients], *scores))
 
 
 def summarise(score: Score) -> Summary:

@@ -54,7 +54,7 @@ def prepare(cfg: config.RunConfig, *, strict: bool = False) -> Job:
     executor = make_executor(
         cfg.execution.executor, devices=cfg.execution.devices, chunk=cfg.execution.chunk
     )
-    data = federated.assemble(arrays, split, spec.classes)
+    data = executor.place(federated.assemble(arrays, split, spec.classes))
     task = Task(method, local.Trainer(model, cfg.local, batches), cfg.federation)
     return Job(cfg, task, executor, split, data, tuple(warnings))
 
@@ -63,8 +63,15 @@ def first_state(job: Job) -> tuple[State, bool]:
     """The state before round one, and whether client state stays in host memory."""
     state = init_state(job.task, jax.random.key(job.config.seed))
     large = tree.num_bytes(state.clients) > job.config.execution.client_state_mb * 1e6
-    on_host = large and job.executor.jit
+    return place(job, state, large and job.executor.jit), large and job.executor.jit
+
+
+def place(job: Job, state: State, on_host: bool) -> State:
+    """Put a state where rounds expect it: on the devices, large client state in host memory."""
+    clients = dict(state.clients)
+    light = job.executor.place(State(state.round, state.key, state.weights, state.shared, {}))
     if on_host:
-        clients = jax.tree.map(lambda x: np.array(x, copy=True), dict(state.clients))
-        state = State(state.round, state.key, state.weights, state.shared, clients)
-    return state, on_host
+        clients = jax.tree.map(lambda x: np.array(x, copy=True), clients)
+    else:
+        clients = job.executor.place(clients)
+    return State(light.round, light.key, light.weights, light.shared, clients)

@@ -3,6 +3,7 @@
 import json
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -13,7 +14,7 @@ from fedjax_nc import evaluate
 from fedjax_nc.data import federated
 from fedjax_nc.errors import UserError
 from fedjax_nc.io import checkpoint, plots, records, rundir
-from fedjax_nc.job import Job, first_state
+from fedjax_nc.job import Job, first_state, place
 from fedjax_nc.train import local, schedule
 from fedjax_nc.train.round import RoundMetrics, make_round, traffic
 from fedjax_nc.types import Hyper, State
@@ -28,6 +29,10 @@ class Reporter(Protocol):
 
     def round(self, row: dict[str, Any], rounds: int) -> None:
         """A round has finished."""
+        ...
+
+    def stage(self, name: str, done: int, total: int) -> None:
+        """Part of what follows the rounds has finished."""
         ...
 
 
@@ -52,57 +57,57 @@ def run(job: Job, directory: Path, reporter: Reporter) -> dict[str, Any]:
     cfg = job.config
     if not (directory / "partition.npz").exists():
         federated.save_split(directory / "partition.npz", cfg.data, job.split)
-    state, on_host = first_state(job)
-    manager = checkpoint.open_manager(directory / "ckpt")
-    restored, warnings = checkpoint.restore(manager, state)
-    for message in (*job.warnings, *warnings):
-        reporter.note(f"warning: {message}")
-    log = directory / "metrics.jsonl"
-    state = state if restored is None else restored
-    rows = records.cut(log, int(state.round))
-    if restored is not None:
-        reporter.note(f"resuming after round {int(state.round)}")
-    state = _rounds(job, state, on_host, manager, log, rows, reporter)
+    with checkpoint.open_manager(directory / "ckpt") as manager:
+        state, rows = _train(job, directory / "metrics.jsonl", manager, reporter)
     summary = summarise(job, state, rows) | _personal(job, state, reporter)
-    manager.wait_until_finished()
-    manager.close()
     title = f"{cfg.method} on {cfg.dataset} ({cfg.model}, seed {cfg.seed})"
     plots.curves(directory / "curves.png", rows, title)
     rundir.write_atomically(directory / "summary.json", json.dumps(summary, indent=2) + "\n")
     return summary
 
 
-def _rounds(job: Job, state: State, on_host, manager, log, rows, reporter) -> State:
+def _train(job: Job, log: Path, manager, reporter: Reporter) -> tuple[State, list[dict[str, Any]]]:
+    """All rounds that are left; returns the final state and the record of every round."""
+    state, on_host = first_state(job)
+    restored, warnings = checkpoint.restore(manager, state)
+    for message in (*job.warnings, *warnings):
+        reporter.note(f"warning: {message}")
+    state = state if restored is None else place(job, restored, on_host)
+    rows = records.cut(log, int(state.round))
+    if restored is not None:
+        reporter.note(f"resuming after round {int(state.round)}")
     cfg = job.config
     round_fn = make_round(job.task, job.executor, clients_on_host=on_host)
     evaluate_fn = evaluate.make_evaluate(job.task, job.executor, cfg.evaluation.batch_size)
-    last = cfg.rounds - min(cfg.evaluation.last, cfg.rounds)
+    averaged = cfg.rounds - cfg.evaluation.last
     clock = time.perf_counter()
-    pending: Pending | None = None
+    waiting: list[Pending] = []
 
-    def finish(done: Pending) -> None:
+    def finish(done: list[Pending]) -> None:
         nonlocal clock
-        row = _row(job, done, int(manager.latest_step() or 0))
+        new = [_row(job, pending, int(manager.latest_step() or 0)) for pending in done]
         now = time.perf_counter()
-        row["seconds"], clock = now - clock, now
-        records.append(log, row)
-        rows.append(row)
-        reporter.round(row, cfg.rounds)
+        for row in new:
+            row["seconds"] = (now - clock) / len(new)
+            records.append(log, row)
+            rows.append(row)
+            reporter.round(row, cfg.rounds)
+        clock = now
 
     for number in range(int(state.round), cfg.rounds):
-        hyper = make_hyper(job, number)
-        state, metrics = round_fn(state, hyper, job.data)
-        tested = number % cfg.evaluation.every == 0 or number >= last
+        lr = schedule.learning_rate(cfg.local, number)
+        state, metrics = round_fn(state, make_hyper(job, number), job.data)
+        tested = (number + 1) % cfg.evaluation.every == 0 or number >= averaged
         scores = evaluate_fn(state.weights, job.data) if tested else None
-        if pending:
-            finish(pending)
-        pending = Pending(number, float(hyper.lr), metrics, scores)
+        compiled = len(rows) == 0  # the first round is waited for, so its time is compile time
         save = (number + 1) % cfg.execution.checkpoint_every == 0 or number + 1 == cfg.rounds
-        if save:  # only after this round's numbers have been seen to be finite
-            finish(pending)
-            pending = None
+        waiting.append(Pending(number, lr, metrics, scores))
+        ready = waiting if save or compiled else waiting[:-1]
+        finish(ready)
+        waiting = waiting[len(ready) :]
+        if save:  # only now have this round's numbers been seen to be finite
             checkpoint.save(manager, state)
-    return state
+    return state, rows
 
 
 def _row(job: Job, done: Pending, last_good: int) -> dict[str, Any]:
@@ -131,7 +136,7 @@ def summarise(job: Job, state: State, rows: list[dict[str, Any]]) -> dict[str, A
     tested = [row for row in rows if "global_accuracy" in row]
     reported = tested[-cfg.evaluation.last :]
     seconds = [row["seconds"] for row in rows]
-    steady = statistics.median(seconds[1:] or seconds)
+    steady = statistics.fmean(seconds[1:] or seconds)
     up, down = traffic(job.task, state)
     total = cfg.rounds * cfg.federation.participants
     return {
@@ -152,6 +157,7 @@ def summarise(job: Job, state: State, rows: list[dict[str, Any]]) -> dict[str, A
         "clients_per_second": cfg.federation.participants / steady,
         "bytes_up": up * total,
         "bytes_down": down * total,
+        "bytes_up_per_client": up,
     }
 
 
@@ -165,10 +171,11 @@ def _personal(job: Job, state: State, reporter: Reporter) -> dict[str, float | N
     for name, on, phases, term_weights in wanted:
         if not on or not phases:
             continue
-        reporter.note(f"{name} models of {cfg.federation.clients} clients...")
-        fn = evaluate.make_personalise(job.task, job.executor, cfg.evaluation.batch_size, phases)
-        score = fn(state, Hyper(hyper.lr, term_weights), job.data)
-        result |= _spread(name, evaluate.summarise(score))
+        summary = evaluate.personalise(
+            job.task, job.executor, cfg.evaluation.batch_size, phases, state,
+            Hyper(hyper.lr, term_weights), job.data, partial(reporter.stage, f"{name} models"),
+        )  # fmt: skip
+        result |= _spread(name, summary)
     return result
 
 

@@ -69,7 +69,7 @@ def _to_host(state: State) -> dict[str, Any]:
 
 def _from_host(content: dict[str, Any], template: State) -> State:
     def like(x, t):
-        return np.array(x, t.dtype) if isinstance(t, np.ndarray) else jnp.array(x, t.dtype)
+        return jnp.array(x, t.dtype)
 
     return State(
         jnp.array(content["round"], jnp.int32),

@@ -138,5 +138,6 @@ def _call(piece: str, spec: str) -> tuple[str, dict[str, Any]]:
 
 def _show(piece: Piece) -> str:
     hyper, kwargs = piece.entry.hyper, piece.kwargs
-    given = [f"{k}={kwargs[k]!r}" for k in hyper if k in kwargs and kwargs[k] != hyper[k]]
+    values = {k: type(hyper[k])(kwargs[k]) for k in hyper if k in kwargs}  # 1 and 1.0 are one
+    given = [f"{k}={v!r}" for k, v in values.items() if v != hyper[k]]
     return f"{piece.entry.name}({', '.join(given)})" if given else piece.entry.name

@@ -27,18 +27,17 @@ def native(x: Float[Array, "b h w i"], kernel: Float[Array, "p q i o"], stride: 
 
 
 def im2col(x: Float[Array, "b h w i"], kernel: Float[Array, "p q i o"], stride: int, pads):
-    """Shifted slices side by side, then one matrix product; under vmap a batched product."""
+    """Shifted slices side by side, then one matrix product; under vmap a batched product.
+
+    Rows are gathered first, then columns: p + q slices instead of p * q.
+    """
     height, width, channels, out = kernel.shape
     x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
-    rows = (x.shape[1] - height) // stride + 1
-    cols = (x.shape[2] - width) // stride + 1
-
-    def shifted(i, j):
-        last = (x.shape[0], i + (rows - 1) * stride + 1, j + (cols - 1) * stride + 1, channels)
-        return lax.slice(x, (0, i, j, 0), last, (1, stride, stride, 1))
-
-    patches = [shifted(i, j) for i in range(height) for j in range(width)]
-    return jnp.concatenate(patches, axis=-1) @ kernel.reshape(-1, out)
+    for axis, size in ((1, height), (2, width)):
+        end = (x.shape[axis] - size) // stride * stride + 1
+        slices = [lax.slice_in_dim(x, i, i + end, stride, axis) for i in range(size)]
+        x = jnp.concatenate(slices, axis=-1)
+    return x @ kernel.transpose(1, 0, 2, 3).reshape(width * height * channels, out)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
@@ -123,9 +122,7 @@ class Conv(nn.Module):
 def torch_bias(fan_in: int):
     """PyTorch's default bias initialiser: uniform within 1/sqrt(fan_in)."""
     bound = fan_in**-0.5
-    return lambda key, shape, dtype=jnp.float32: jax.random.uniform(
-        key, shape, dtype, -bound, bound
-    )
+    return lambda key, shape, dtype=float: jax.random.uniform(key, shape, dtype, -bound, bound)
 
 
 def dense(x: Float[Array, "b i"], features: int) -> Float[Array, "b o"]:

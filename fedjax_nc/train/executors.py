@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from fedjax_nc import tree
 
@@ -26,11 +26,25 @@ class Executor(NamedTuple):
     run: RunFn
     devices: int = 1
     chunk: int = 1
+    mesh: jax.sharding.Mesh | None = None
 
     @property
     def jit(self) -> bool:
         """Whether the round around it is compiled."""
         return self.name != "debug"
+
+    @property
+    def everywhere(self) -> NamedSharding | None:
+        """The sharding of what every device reads: a whole copy on each."""
+        return self.mesh and NamedSharding(self.mesh, PartitionSpec())
+
+    def place(self, arrays: Any) -> Any:
+        """The arrays on every device that will read them, once.
+
+        A state or a dataset on one device would be copied to the others in each call, and the
+        round be compiled again for the second one, whose state comes back on all of them.
+        """
+        return arrays if self.mesh is None else jax.device_put(arrays, self.everywhere)
 
 
 def vmap_clients(fn: ClientFn, broadcast: Any, rows: Any) -> tuple[Any, Any]:
@@ -63,10 +77,8 @@ def chunked_clients(chunk: int) -> RunFn:
     return run
 
 
-def sharded_clients(devices: int, inner: RunFn) -> RunFn:
-    """Split over devices, run `inner` on each, add the sums up."""
-    mesh = jax.make_mesh((devices,), ("clients",), axis_types=(AxisType.Auto,),
-                         devices=jax.devices()[:devices])  # fmt: skip
+def sharded_clients(mesh: jax.sharding.Mesh, inner: RunFn) -> RunFn:
+    """Split over the mesh's devices, run `inner` on each, add the sums up."""
     split, whole = PartitionSpec("clients"), PartitionSpec()
 
     def run(fn, broadcast, rows):
@@ -91,7 +103,8 @@ def debug_clients(fn: ClientFn, broadcast: Any, rows: Any) -> tuple[Any, Any]:
             try:
                 out, upload = fn(broadcast, row)
             except Exception as error:
-                error.add_note(f"while running client {row['id']}")
+                name = row["id"] if isinstance(row, dict) else i
+                error.add_note(f"while running client {name}")
                 raise
             outs.append(out)
             uploads.append(upload)
@@ -113,7 +126,9 @@ def make_executor(name: str, *, devices: int = 0, chunk: int = 4) -> Executor:
         name = "sharded" if devices > 1 else "chunked"
     if name == "sharded":
         inner, chunk = (scan_clients, 1) if cpu else (chunked_clients(chunk), chunk)
-        return Executor(name, sharded_clients(devices, inner), devices, chunk)
+        mesh = jax.make_mesh((devices,), ("clients",), axis_types=(AxisType.Auto,),
+                             devices=jax.devices()[:devices])  # fmt: skip
+        return Executor(name, sharded_clients(mesh, inner), devices, chunk, mesh)
     if name == "chunked":
         return Executor(name, chunked_clients(chunk), chunk=chunk)
     run = {"vmap": vmap_clients, "scan": scan_clients, "debug": debug_clients}[name]

@@ -53,7 +53,8 @@ def init_state(task: Task, key: jax.Array) -> State:
             kept["optimizer"] = tuple(tx.init(tree.pick(weights.params, g)) for g in groups)
         return weights, shared, kept
 
-    weights, shared, kept = jax.jit(build)(jax.random.fold_in(key, 0))
+    # no round has this number: split and fold_in give the same keys, so 0 would be round 0's
+    weights, shared, kept = jax.jit(build)(jax.random.fold_in(key, 2**32 - 1))
     stacked = jax.tree.map(lambda x: jnp.broadcast_to(x, (clients, *x.shape)).copy(), kept)
     return State(jnp.zeros((), jnp.int32), key, weights, shared, stacked)
 
@@ -158,15 +159,17 @@ def make_round(task: Task, executor: Executor, *, clients_on_host: bool = False)
     if not executor.jit:
         return on_device
     if not clients_on_host:
-        return jax.jit(on_device, donate_argnums=0)
+        return jax.jit(on_device, donate_argnums=0, out_shardings=executor.everywhere)
 
-    choose, core = jax.jit(choose), jax.jit(core, donate_argnums=(0, 1))
+    choose = jax.jit(choose, out_shardings=executor.everywhere)
+    core = jax.jit(core, donate_argnums=(0, 1), out_shardings=executor.everywhere)
 
     def on_host(state, hyper, data):
         ids = choose(state.key, state.round, data)
         host_ids = np.asarray(ids)
         real = host_ids < federation.clients
         rows = tree.take(state.clients, np.minimum(host_ids, federation.clients - 1))
+        rows = executor.place(rows)
         new, kept, metrics = core(_with_clients(state, {}), rows, ids, hyper, data)
         kept = jax.tree.map(lambda x: np.asarray(x)[real], kept)
         return _with_clients(new, tree.put(state.clients, host_ids[real], kept)), metrics

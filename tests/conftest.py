@@ -1,0 +1,111 @@
+"""Two CPU devices, quick compilation, and a tiny federation that every corner case lives in."""
+
+import jax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 2)
+# Compilation, not arithmetic, is what tests wait for. (jax_numpy_rank_promotion stays at its
+# default: the package adds vectors to matrices on purpose, and so do optax and flax.)
+jax.config.update("jax_disable_most_optimizations", True)
+
+from typing import Any, NamedTuple  # noqa: E402
+
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+# The package is imported inside the fixtures only: the jaxtyping plugin must come before it.
+
+SHAPE, CLASSES = (2, 3, 1), 4
+SIZES = (7, 0, 1, 12, 5, 3)  # ragged, one empty client, one with a single example
+
+
+def pytest_configure(config):
+    """Keep compiled functions from one session to the next, where pytest keeps its own cache."""
+    jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+class Tiny(NamedTuple):
+    """A task, its data, and how to start and run it."""
+
+    task: Any
+    data: Any
+    hyper: Any
+
+    def state(self, seed=0):
+        from fedjax_nc.train.round import init_state
+
+        return init_state(self.task, jax.random.key(seed))
+
+    def run(self, rounds=1, executor="scan", state=None, **options):
+        """The state and metrics after some rounds."""
+        from fedjax_nc.train.executors import make_executor
+        from fedjax_nc.train.round import make_round
+
+        executor = make_executor(executor, chunk=2)
+        round_fn = make_round(self.task, executor, **options)
+        state = executor.place(self.state() if state is None else state)
+        metrics = None
+        for _ in range(rounds):
+            state, metrics = round_fn(state, self.hyper, self.data)
+        return state, metrics
+
+
+@pytest.fixture
+def x64():
+    """Double precision inside this test."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiny_split():
+    """Images, labels and clients: classes are sorted, so most clients miss most of them."""
+    rng = np.random.RandomState(0)
+    ends = np.cumsum(SIZES)
+    x = rng.randint(0, 256, (ends[-1] + 9, *SHAPE)).astype(np.uint8)
+    y = np.concatenate([np.sort(rng.randint(0, CLASSES, ends[-1])), rng.randint(0, CLASSES, 9)])
+    return x, y.astype(np.int32), np.split(np.arange(ends[-1]), ends[:-1])
+
+
+@pytest.fixture
+def tiny(tiny_split):
+    """Factory of tiny tasks: tiny("fedavg", norm=..., local={...}, federation={...})."""
+    from fedjax_nc import config
+    from fedjax_nc.data.federated import FederatedData, Pool, make_table
+    from fedjax_nc.methods import registry
+    from fedjax_nc.models.base import from_body
+    from fedjax_nc.models.mlp import MLP
+    from fedjax_nc.train import local
+    from fedjax_nc.train.round import Task
+    from fedjax_nc.types import Batch, Hyper
+
+    x, y, parts = tiny_split
+
+    def batches(pool, numbers, mask, key):  # in the working precision, unlike images'
+        return Batch(pool.x[numbers] / 255.0 - 0.5, pool.y[numbers], mask)
+
+    def make(method="fedavg", *, widths=(6, 5), norm="running", local_cfg=None, federation=None):
+        method = registry.build(method) if isinstance(method, str) else method
+        local_cfg = config.Local(**{"batch_size": 4, "lr": 0.1} | (local_cfg or {}))
+        federation = config.Federation(
+            **{"clients": len(SIZES), "participants": len(SIZES)} | (federation or {})
+        )
+        model = from_body(MLP(norm=norm, widths=widths), SHAPE, CLASSES, method.head)
+        task = Task(method, local.Trainer(model, local_cfg, batches), federation)
+        counts = np.stack([np.bincount(y[p], minlength=CLASSES) for p in parts])
+        tests = [p[::2] for p in parts]
+        data = FederatedData(
+            Pool(jax.numpy.asarray(x), jax.numpy.asarray(y)),
+            make_table(parts),
+            make_table(tests),
+            jax.numpy.arange(sum(SIZES), len(y)),
+            jax.numpy.asarray(counts, jax.numpy.result_type(float)),
+        )
+        hyper = Hyper(
+            jax.numpy.asarray(local_cfg.lr, jax.numpy.result_type(float)),
+            tuple(local.default_weights(p) for p in method.phases),
+        )
+        return Tiny(task, data, hyper)
+
+    return make

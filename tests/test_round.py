@@ -1,0 +1,481 @@
+"""The local loop, the executors, the round and evaluation, on the tiny federation."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from fedjax_nc import config, evaluate, tree
+from fedjax_nc.methods import base, catalogue, registry
+from fedjax_nc.train import executors, local, schedule
+from fedjax_nc.train import round as rounds
+from fedjax_nc.types import Batch, State, Table
+
+EXECUTORS = ("vmap", "scan", "chunked", "sharded", "debug")
+FROZEN = {"fedbabu": "head", "dot_regression": "head", "feddr_plus": "head", "fedetf": "head"}
+EMPTY, SINGLE, LARGEST = 1, 2, 3  # clients of the tiny federation
+
+
+def plain(state):
+    """A state as numpy arrays, keys included."""
+    return jax.tree.map(
+        lambda x: np.array(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+                           else x), state)  # fmt: skip
+
+
+def same(a, b, **tolerance):
+    chex.assert_trees_all_close(plain(a), plain(b), **({"rtol": 1e-9, "atol": 1e-12} | tolerance))
+
+
+def identical(a, b):
+    chex.assert_trees_all_equal(plain(a), plain(b))
+
+
+def differ(a, b):
+    leaves = zip(jax.tree.leaves(plain(a)), jax.tree.leaves(plain(b)), strict=True)
+    return any(np.any(x != y) for x, y in leaves)
+
+
+def only(t, client):
+    """The federation of this one client."""
+    rows = slice(client, client + 1)
+    cut = {"train": tree.take(t.data.train, rows), "client_test": tree.take(t.data.client_test, rows),
+           "class_counts": t.data.class_counts[rows]}  # fmt: skip
+    task = t.task._replace(federation=config.Federation(clients=1, participants=1))
+    return t._replace(task=task, data=t.data._replace(**cut))
+
+
+def with_clients(state, clients):
+    return State(state.round, state.key, state.weights, state.shared, clients)
+
+
+def noisy(clients):
+    """Client state that nobody could mistake for the initial one."""
+    return jax.tree.map(
+        lambda x: x + 0.01 * jax.random.normal(jax.random.key(7), x.shape, x.dtype), clients
+    )
+
+
+# ---- executors -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", [*catalogue.bases(), "fedbabu | fd(beta=0.9)"])
+def test_executors_agree(x64, tiny, spec):
+    t = tiny(spec, federation={"participants": 5})
+    start = plain(t.state())
+    expected, metrics = t.run(2, "scan")
+    assert expected.round == 2 and EMPTY in metrics.ids and metrics.finite.all()
+    assert differ(expected.weights, start.weights)
+    chex.assert_trees_all_equal_shapes_and_dtypes(plain(expected), start)
+    group = FROZEN.get(spec.split()[0])
+    if group:
+        identical(expected.weights.params[group], start.weights.params[group])
+    for name in EXECUTORS:
+        if name != "scan":
+            state, other = t.run(2, name)
+            same(state, expected)
+            same(other.sums, metrics.sums)
+
+
+def test_debug_names_the_client(tiny):
+    def fail(context):
+        raise ValueError("broken term")
+
+    method = registry.build("fedavg")
+    method = method._replace(phases=(base.Phase((base.Term("bad", fail),)),))
+    with pytest.raises(ValueError, match="broken term") as caught:
+        tiny(method).run(1, "debug")
+    assert "client 3" in caught.value.__notes__[0]  # the largest goes first
+
+
+def test_deal_balances():
+    for count, devices in [(8, 2), (9, 3), (4, 4), (5, 1)]:
+        order = executors.deal(count, devices)
+        assert sorted(order) == list(range(count))
+        totals = order.reshape(devices, -1).sum(1)
+        assert np.ptp(totals) <= devices
+
+
+def test_unknown_device_count_is_all_of_them():
+    auto = executors.make_executor("auto")
+    assert (auto.name, auto.devices) == ("sharded", 2)
+    placed = auto.place({"x": jnp.ones(3), "key": jax.random.key(0)})
+    assert len(placed["x"].devices()) == 2
+
+
+# ---- against plain SGD ---------------------------------------------------------------------
+
+OPTIMISERS = {
+    "momentum": ({"momentum": 0.9, "weight_decay": 0.05},
+                 lambda lr: optax.chain(optax.add_decayed_weights(0.05), optax.sgd(lr, 0.9))),
+    "plain": ({"momentum": 0.0}, optax.sgd),
+    "nesterov": ({"nesterov": True}, lambda lr: optax.sgd(lr, 0.9, nesterov=True)),
+    "clip": ({"clip": 0.1, "weight_decay": 0.05},
+             lambda lr: optax.chain(optax.clip_by_global_norm(0.1),
+                                    optax.add_decayed_weights(0.05), optax.sgd(lr, 0.9))),
+    "adam": ({"optimizer": "adam"}, optax.adam),
+}  # fmt: skip
+
+
+def recorded(t, **kwargs):
+    """Run unjitted and note which examples each step saw."""
+    seen = []
+    inner = t.task.trainer.batches
+
+    def batches(pool, numbers, mask, key):
+        if not isinstance(numbers, jax.core.Tracer):
+            seen.append(np.asarray(numbers)[np.asarray(mask)])
+        return inner(pool, numbers, mask, key)
+
+    t = t._replace(task=t.task._replace(trainer=t.task.trainer._replace(batches=batches)))
+    return t.run(1, "debug", **kwargs)[0], seen
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_one_client_is_plain_sgd(x64, tiny, name):
+    """FedAvg with one client against optax on the same, unpadded batches."""
+    options, make = OPTIMISERS[name]
+    t = only(tiny(local_cfg={"batch_size": 5, "epochs": 2, "lr": 0.02, **options}), LARGEST)
+    weights = t.state().weights
+    state, seen = recorded(t)
+    assert [len(b) for b in seen] == [5, 5, 2, 5, 5, 2]
+    mine = set(np.asarray(t.data.train.index)[0])
+    assert set(np.concatenate(seen[:3])) == set(np.concatenate(seen[3:])) == mine
+    assert any(np.any(a != b) for a, b in zip(seen[:3], seen[3:], strict=True))
+
+    model, tx = t.task.trainer.model, make(0.02)
+    params, stats = weights
+    opt = tx.init(params)
+
+    @jax.jit
+    def step(params, stats, opt, x, y):
+        def loss(params):
+            out, new = model.apply(weights._replace(params=params, stats=stats), x, train=True)
+            return optax.softmax_cross_entropy_with_integer_labels(out.logits, y).mean(), new
+
+        grads, stats = jax.grad(loss, has_aux=True)(params)
+        updates, opt = tx.update(grads, opt, params)
+        return optax.apply_updates(params, updates), stats, opt
+
+    for numbers in seen:
+        x, y = t.data.pool.x[numbers] / 255.0 - 0.5, t.data.pool.y[numbers]
+        params, stats, opt = step(params, stats, opt, x, y)
+    same(state.weights, weights._replace(params=params, stats=stats))
+
+
+@pytest.mark.parametrize(
+    "options, lengths",
+    [({"drop_last": True}, [5, 5]), ({"steps": 3}, [5, 5, 5]), ({"batch_size": 12}, [12]),
+     ({"batch_size": 50, "drop_last": True}, [12]), ({"batch_size": 50, "steps": 2}, [12, 12])],
+)  # fmt: skip
+def test_batches_of_a_round(tiny, options, lengths):
+    _, seen = recorded(only(tiny(norm="none", local_cfg={"batch_size": 5, **options}), LARGEST))
+    assert [len(b) for b in seen] == lengths
+    assert all(len(set(b)) == len(b) for b in seen)
+
+
+def test_keep_optimizer(x64, tiny):
+    """Two rounds of one epoch with surviving momentum are one round of two epochs."""
+    full = {"batch_size": 12, "momentum": 0.9}
+    twice, _ = only(tiny(local_cfg={**full, "keep_optimizer": True}), LARGEST).run(2)
+    fresh, _ = only(tiny(local_cfg=full), LARGEST).run(2)
+    once, _ = only(tiny(local_cfg={**full, "epochs": 2}), LARGEST).run(1)
+    same(twice.weights, once.weights)
+    assert differ(np.round(fresh.weights.params["head"]["bias"], 6),
+                  np.round(once.weights.params["head"]["bias"], 6))  # fmt: skip
+    assert np.any(jax.tree.leaves(twice.clients["optimizer"])[0])
+
+
+def test_fedprox_without_pull_is_fedavg(x64, tiny):
+    avg, _ = tiny("fedavg").run(2)
+    none, _ = tiny("fedprox(mu=0.0)").run(2)
+    some, _ = tiny("fedprox(mu=1.0)").run(2)
+    same(avg.weights, none.weights)
+    start = tiny("fedavg").state().weights.params
+    distance = [tree.sq_distance(s.weights.params, start) for s in (avg, some)]
+    assert distance[1] < 0.9 * distance[0]
+
+
+# ---- what travels and what stays -----------------------------------------------------------
+
+
+def test_weights_of_clients(x64, tiny):
+    """The new model is the mean of the clients', weighted as the configuration says."""
+    expected = {"size": [7, 0, 1, 12, 5, 3], "equal": [1, 0, 1, 1, 1, 1],
+                "batches": [2, 0, 1, 4, 1, 1]}  # fmt: skip
+    for kind, values in expected.items():
+        t = tiny(norm="none", local_cfg={"batch_size": 3}, federation={"weights": kind})
+        state = t.state()
+        key = jax.random.fold_in(jax.random.fold_in(state.key, 0), 1)
+        rows = rounds.make_rows(t.task, key, jnp.arange(6), t.data) | {"kept": {}}
+        broadcast = (state.weights, {}, t.hyper, t.data.pool)
+        _, uploads = jax.jit(jax.vmap(rounds.make_client(t.task), (None, 0)))(broadcast, rows)
+        np.testing.assert_array_equal(uploads["weight"], values)
+        local_bias = [
+            state.weights.params["head"]["bias"] + u / max(w, 1)
+            for u, w in zip(uploads["update"].params["head"]["bias"], values, strict=True)
+        ]
+        mean = np.average(local_bias, axis=0, weights=values)
+        new, _ = t.run(1, state=state)
+        np.testing.assert_allclose(new.weights.params["head"]["bias"], mean, rtol=1e-12)
+
+
+def test_personal_groups_never_leave(x64, tiny):
+    method = registry.build("fedavg")._replace(personal=("head",))
+    t = tiny(method)
+    start = t.state()
+    assert set(rounds.upload_of(method, start.weights).params) == {"body"}
+    first = plain(start)
+    one, _ = t.run(1)
+    one = plain(one)
+    identical(one.weights.params["head"], first.weights.params["head"])
+    assert differ(one.weights.params["body"], first.weights.params["body"])
+    heads = one.clients["personal"]["head"]["kernel"]
+    assert len(np.unique(heads.reshape(6, -1), axis=0)) == 6  # five trained ones and the start
+    identical(heads[EMPTY], first.weights.params["head"]["kernel"])
+    # another client's head is not felt, my own is
+    changed = noisy(start.clients["personal"])
+    mixed = jax.tree.map(lambda a, b: a.at[0].set(b[0]), start.clients["personal"], changed)
+    other, _ = t.run(1, state=with_clients(start, {"personal": mixed}))
+    other = plain(other)
+    identical(other.clients["personal"]["head"]["kernel"][1:], heads[1:])
+    assert differ(other.clients["personal"]["head"]["kernel"][0], heads[0])
+    assert differ(other.weights.params["body"], one.weights.params["body"])
+
+
+def test_uploads_and_traffic(tiny):
+    for spec, sent in {"fedavg": {"body", "head"}, "fedbabu": {"body"},
+                       "fedetf": {"body", "projector", "scale"}}.items():  # fmt: skip
+        t = tiny(spec)
+        weights = t.state().weights
+        upload = rounds.upload_of(t.task.method, weights)
+        assert set(upload.params) == sent and upload.stats == weights.stats
+        assert rounds.traffic(t.task, t.state()) == (tree.num_bytes(upload),) * 2
+    t = tiny("scaffold")
+    model, control = tree.num_bytes(t.state().weights), tree.num_bytes(t.state().weights.params)
+    assert rounds.traffic(t.task, t.state()) == (model + control,) * 2
+
+
+def test_client_without_data_changes_nothing(x64, tiny):
+    t = tiny("scaffold")
+    start = with_clients(t.state(), noisy(t.state().clients))
+    kept = plain(start.clients)
+    state, metrics = t.run(1, state=start)
+    after = plain(state.clients)
+    identical(tree.take(after, EMPTY), tree.take(kept, EMPTY))
+    for client in set(range(6)) - {EMPTY}:
+        assert differ(tree.take(after, client), tree.take(kept, client))
+    assert metrics.sums["examples"] == 28
+
+
+@pytest.mark.parametrize("weights", ["size", "equal"])
+def test_all_clients_empty(tiny, weights):
+    t = tiny("scaffold", federation={"weights": weights})
+    t = t._replace(data=t.data._replace(train=Table(t.data.train.index, t.data.train.size * 0)))
+    start = plain(t.state())
+    state, metrics = t.run(1)
+    identical(state.weights, start.weights)
+    identical((state.shared, state.clients), (start.shared, start.clients))
+    assert metrics.finite.all()
+
+
+def test_partial_participation(x64, tiny):
+    t = tiny("scaffold", federation={"participants": 3})
+    start = with_clients(t.state(), noisy(t.state().clients))
+    kept = plain(start.clients)
+    state, metrics = t.run(1, "chunked", state=start)  # three participants and an idle one
+    ids = np.asarray(metrics.ids)
+    assert sorted(ids)[-1] == 6 and len(set(ids)) == 4
+    for client in range(6):
+        changed = differ(tree.take(plain(state.clients), client), tree.take(kept, client))
+        assert changed == (client in ids and client != EMPTY)
+
+
+@pytest.mark.parametrize("executor", ["scan", "chunked"])
+def test_client_state_on_the_host(x64, tiny, executor):
+    t = tiny("moon", federation={"participants": 5})
+    expected, _ = t.run(2, executor)
+    start = t.state()
+    host = jax.tree.map(lambda x: np.array(x, copy=True), dict(start.clients))
+    state, _ = t.run(2, executor, state=with_clients(start, host), clients_on_host=True)
+    assert isinstance(jax.tree.leaves(state.clients)[0], np.ndarray)
+    same(state, expected)
+
+
+# ---- padding, tracing, randomness ----------------------------------------------------------
+
+
+def test_padding_is_never_read(x64, tiny):
+    t = tiny(local_cfg={"batch_size": 5})
+    expected, _ = t.run(2)
+    index, size = t.data.train
+    padding = np.arange(index.shape[1]) >= np.asarray(size)[:, None]
+    garbage = np.random.RandomState(1).randint(0, len(t.data.pool.y), index.shape)
+    dirty = np.where(padding, garbage, index).astype(np.int32)
+    for table in (dirty, np.pad(dirty, ((0, 0), (0, 6)), constant_values=9)):
+        data = t.data._replace(train=Table(jnp.asarray(table), size))
+        same(t._replace(data=data).run(2)[0], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("executor", ["scan", "sharded"])
+def test_one_trace(tiny, executor):
+    traced = 0
+    method = registry.build("fedavg | fd")
+    term = method.phases[0].terms[0]
+
+    def counting(context):
+        nonlocal traced
+        traced += 1
+        return term.fn(context)
+
+    terms = (term._replace(fn=counting), *method.phases[0].terms[1:])
+    t = tiny(method._replace(phases=(method.phases[0]._replace(terms=terms),)))
+    how = executors.make_executor(executor)
+    round_fn = rounds.make_round(t.task, how)
+    state, data = how.place(t.state()), how.place(t.data)
+    biases, first = [], 0
+    for lr, weight in [(0.1, 0.9), (0.05, 0.9), (0.05, 0.2)]:
+        weights = ((jnp.asarray(weight), jnp.asarray(1 - weight)),)
+        state, _ = round_fn(state, t.hyper._replace(lr=jnp.asarray(lr), term_weights=weights), data)
+        first = first or traced
+        biases.append(np.array(state.weights.params["head"]["bias"]))
+    assert first > 0 and traced == first
+    assert differ(biases[1], biases[2])
+
+
+def test_term_weight_and_lr_matter(x64, tiny):
+    t = tiny("fedavg | fd")
+    one = t.run(2)[0]
+    for hyper in (t.hyper._replace(lr=t.hyper.lr / 2),
+                  t.hyper._replace(term_weights=jax.tree.map(lambda w: w / 2,
+                                                             t.hyper.term_weights))):  # fmt: skip
+        assert differ(t._replace(hyper=hyper).run(2)[0].weights, one.weights)
+
+
+def test_deterministic_and_resumable(x64, tiny):
+    t = tiny("scaffold", federation={"participants": 5})
+    expected, _ = t.run(2)
+    identical(t.run(2)[0], expected)
+    identical(t.run(1, state=t.run(1)[0])[0], expected)
+    assert differ(t.run(2, state=t.state(seed=1))[0].weights, expected.weights)
+
+
+def test_initial_weights_share_no_key_with_a_round(tiny):
+    """split and fold_in agree, so equal fold_in numbers would give equal draws."""
+    key = jax.random.key(5)
+    used = []
+    t = tiny()
+    model = t.task.trainer.model
+    spy = model._replace(init=lambda k: used.append(k) or model.init(k))
+    with jax.disable_jit():
+        rounds.init_state(t.task._replace(trainer=t.task.trainer._replace(model=spy)), key)
+    numbers = np.asarray(jax.random.key_data(jax.vmap(lambda r: jax.random.fold_in(key, r))(
+        jnp.arange(1000))))  # fmt: skip
+    assert not np.any(np.all(numbers == np.asarray(jax.random.key_data(used[0])), axis=1))
+
+
+def test_flags_the_client_that_diverges(tiny):
+    t = tiny(local_cfg={"batch_size": 5})
+    pool = t.data.pool
+    x = pool.x.astype(jnp.float32).at[t.data.train.index[4, 1]].set(jnp.inf)
+    t = t._replace(data=t.data._replace(pool=pool._replace(x=x)))
+    for executor in ("vmap", "sharded"):
+        _, metrics = t.run(1, executor)
+        bad = np.asarray(metrics.ids)[~np.asarray(metrics.finite)]
+        np.testing.assert_array_equal(bad, [4])
+
+
+def test_schedule():
+    constant = config.Local(lr=0.5)
+    step = config.Local(lr=1.0, schedule="step", decay=0.1, milestones=(2, 4))
+    exponential = config.Local(lr=1.0, schedule="exponential", decay=0.5)
+    for cfg, expected in [(constant, [0.5] * 5), (step, [1, 1, 0.1, 0.1, 0.01]),
+                          (exponential, [1, 0.5, 0.25, 0.125, 0.0625])]:  # fmt: skip
+        np.testing.assert_allclose([schedule.learning_rate(cfg, r) for r in range(5)], expected)
+    ids = schedule.sample_clients(jax.random.key(0), 10, 4)
+    assert len(set(np.asarray(ids).tolist())) == 4 and ids.max() < 10
+    np.testing.assert_array_equal(schedule.sample_clients(jax.random.key(0), 3, 3), [0, 1, 2])
+
+
+# ---- evaluation ----------------------------------------------------------------------------
+
+
+def by_hand(t, weights, numbers):
+    """Correct predictions and summed loss of these examples, in NumPy from the logits."""
+    numbers = np.asarray(numbers)
+    x = t.data.pool.x[numbers] / 255.0 - 0.5
+    out, _ = t.task.trainer.model.apply(weights, x, train=False)
+    logits, y = np.asarray(out.logits), np.asarray(t.data.pool.y)[numbers]
+    loss = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(y)), y]
+    return (logits.argmax(1) == y).sum(), loss.sum(), len(y)
+
+
+@pytest.mark.parametrize("executor", ["scan", "chunked", "sharded", "debug"])
+def test_evaluate_equals_numpy(x64, tiny, executor):
+    t = tiny()
+    weights = t.state().weights  # statistics that tell running from batch ones
+    weights = weights._replace(stats=jax.tree.map(lambda s: s + 0.3, weights.stats))
+    how = executors.make_executor(executor, chunk=2)
+    scores = evaluate.make_evaluate(t.task, how, batch_size=4)(weights, t.data)
+    correct, loss, count = by_hand(t, weights, t.data.test)
+    accuracy, mean_loss = evaluate.overall(scores["global"])
+    np.testing.assert_allclose([accuracy, mean_loss], [correct / count, loss / count], rtol=1e-10)
+    index, size = t.data.client_test
+    for k in range(6):
+        expected = by_hand(t, weights, index[k, : size[k]]) if size[k] else (0, 0, 0)
+        np.testing.assert_allclose([s[k] for s in scores["clients"]], expected, rtol=1e-10)
+
+
+def test_summarise():
+    correct = np.array([*range(1, 21), 0, 10])
+    count = np.array([20] * 20 + [0, 10])  # 0.05, 0.1 ... 1.0, a client without tests, and 1.0
+    summary = evaluate.summarise(evaluate.Score(correct, correct * 0.0, count))
+    accuracy = np.array([*np.arange(1, 21) / 20, 1.0])
+    np.testing.assert_allclose(summary, [accuracy.mean(), accuracy.std(), (0.05 + 0.1) / 2])
+    few = evaluate.summarise(evaluate.Score(*np.array([[1, 3], [0, 0], [4, 4]])))
+    assert few.worst == 0.25
+    assert np.isnan(evaluate.summarise(evaluate.Score(*np.zeros((3, 2)))).mean)
+
+
+def test_personalise_fedetf(x64, tiny):
+    t = tiny("fedetf(cycles=1, finetune_epochs=1)")
+    method, how = t.task.method, executors.make_executor("scan")
+    assert any(isinstance(p, base.Repeat) for p in method.finetune)
+    state, hyper = t.state(), t.hyper._replace(term_weights=())
+    before = plain(state)
+    score = evaluate.make_personalise(t.task, how, 4, method.finetune)(state, hyper, t.data)
+    np.testing.assert_array_equal(score.count, t.data.client_test.size)
+    identical(state, before)
+    tested = evaluate.make_evaluate(t.task, how, 4)(state.weights, t.data)["clients"]
+    assert np.sum(score.loss) < np.sum(tested.loss)  # tests are among the training examples here
+
+
+def test_personalise_without_training_is_evaluation(x64, tiny):
+    t = tiny(norm="none")
+    phase = t.task.method.phases[0]._replace(epochs=0)
+    for name in ("scan", "sharded"):
+        how = executors.make_executor(name)
+        score = evaluate.make_personalise(t.task, how, 3, (phase,))(t.state(), t.hyper, t.data)
+        expected = evaluate.make_evaluate(t.task, how, 3)(t.state().weights, t.data)["clients"]
+        same(score, expected)
+
+
+def test_personalise_equals_a_round_of_one_client(x64, tiny):
+    """Full batches: the personal model is what a federation of that client alone would have."""
+    t = tiny(local_cfg={"batch_size": 12, "epochs": 2})
+    how = executors.make_executor("scan")
+    score = evaluate.make_personalise(t.task, how, 4, t.task.method.phases)(
+        t.state(), t.hyper, t.data
+    )
+    alone, _ = only(t, LARGEST).run(1, state=with_clients(t.state(), {}))
+    index, size = tree.take(t.data.client_test, LARGEST)
+    expected = by_hand(t, alone.weights, index[:size])
+    np.testing.assert_allclose([s[LARGEST] for s in score], expected, rtol=1e-9)
+
+
+def test_batch_record_is_checked():
+    """The types of tests are on: a mask of integers is refused."""
+    with pytest.raises(Exception, match="mask"):
+        Batch(jnp.ones((2, 3)), jnp.zeros(2, int), jnp.ones(2, int))
