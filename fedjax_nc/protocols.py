@@ -22,7 +22,7 @@ def quick(dataset: str, method: str) -> Settings:
     """
     lr = {"fedetf": 0.05, "dot_regression": 0.2, "feddr_plus": 0.2}.get(method, 0.02)
     config = RunConfig(
-        method, dataset, _model(dataset, "cnn"), "quick", 30,
+        method, dataset, _model(dataset, "cnn"), "quick", 25,
         data=Data(partition="classes", per_client=2, client_test="matched"),
         local=Local(epochs=2, batch_size=50, lr=lr, momentum=0.9, weight_decay=1e-4),
         federation=Federation(10, 10),

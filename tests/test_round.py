@@ -1,5 +1,7 @@
 """The local loop, the executors, the round and evaluation, on the tiny federation."""
 
+from typing import Any, NamedTuple
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -18,11 +20,22 @@ FROZEN = {"fedbabu": "head", "dot_regression": "head", "feddr_plus": "head", "fe
 EMPTY, SINGLE, LARGEST = 1, 2, 3  # clients of the tiny federation
 
 
-def plain(state):
-    """A state as numpy arrays, keys included."""
-    return jax.tree.map(
-        lambda x: np.array(jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-                           else x), state)  # fmt: skip
+class Copy(NamedTuple):
+    """A state in numpy arrays; it outlives the donated one."""
+
+    round: np.ndarray
+    key: np.ndarray
+    weights: Any
+    shared: Any
+    clients: Any
+
+
+def plain(value):
+    """Any tree as numpy arrays; of a state, a copy."""
+    if isinstance(value, State):
+        key = jax.random.key_data(value.key)
+        value = Copy(value.round, key, value.weights, dict(value.shared), dict(value.clients))
+    return jax.tree.map(lambda x: np.array(x, copy=True), value)
 
 
 def same(a, b, **tolerance):
