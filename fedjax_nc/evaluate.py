@@ -43,9 +43,9 @@ def score_row(
         mask = i * batch_size + jnp.arange(batch_size) < row.size
         batch = batches(pool, numbers, mask, None)
         out, _ = model.apply(weights, batch.x, train=False, mask=mask)
-        hits = (jnp.argmax(out.logits, -1) == batch.y) & mask
+        hits = jnp.sum((jnp.argmax(out.logits, -1) == batch.y) & mask, dtype=jnp.int32)
         loss = jnp.where(mask, losses.cross_entropy(out.logits, batch.y), 0.0)
-        return Score(total.correct + jnp.sum(hits), total.loss + jnp.sum(loss), total.count)
+        return Score(total.correct + hits, total.loss + jnp.sum(loss), total.count)
 
     zero = Score(jnp.zeros((), jnp.int32), jnp.zeros(()), row.size)
     return lax.fori_loop(0, -(-row.size // batch_size), step, zero)

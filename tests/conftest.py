@@ -22,7 +22,8 @@ SIZES = (7, 0, 1, 12, 5, 3)  # ragged, one empty client, one with a single examp
 def pytest_configure(config):
     """Keep compiled functions from one session to the next, where pytest keeps its own cache."""
     jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
 class Tiny(NamedTuple):

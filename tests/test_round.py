@@ -13,7 +13,7 @@ from fedjax_nc import config, evaluate, tree
 from fedjax_nc.methods import base, catalogue, registry
 from fedjax_nc.train import executors, local, schedule
 from fedjax_nc.train import round as rounds
-from fedjax_nc.types import Batch, State, Table
+from fedjax_nc.types import State, Table
 
 EXECUTORS = ("vmap", "scan", "chunked", "sharded", "debug")
 FROZEN = {"fedbabu": "head", "dot_regression": "head", "feddr_plus": "head", "fedetf": "head"}
@@ -36,6 +36,11 @@ def plain(value):
         key = jax.random.key_data(value.key)
         value = Copy(value.round, key, value.weights, dict(value.shared), dict(value.clients))
     return jax.tree.map(lambda x: np.array(x, copy=True), value)
+
+
+def fresh(state):
+    """A copy that a round may donate."""
+    return jax.tree.map(jnp.copy, state)
 
 
 def same(a, b, **tolerance):
@@ -77,8 +82,11 @@ def noisy(clients):
 @pytest.mark.parametrize("spec", [*catalogue.bases(), "fedbabu | fd(beta=0.9)"])
 def test_executors_agree(x64, tiny, spec):
     t = tiny(spec, federation={"participants": 5})
-    start = plain(t.state())
-    expected, metrics = t.run(2, "scan")
+    initial = t.state()
+    start = plain(initial)
+    first, first_metrics = t.run(1, "scan", state=fresh(initial))
+    after_one = plain(first)
+    expected, metrics = t.run(1, "scan", state=first)
     assert expected.round == 2 and EMPTY in metrics.ids and metrics.finite.all()
     assert differ(expected.weights, start.weights)
     chex.assert_trees_all_equal_shapes_and_dtypes(plain(expected), start)
@@ -86,8 +94,12 @@ def test_executors_agree(x64, tiny, spec):
     if group:
         identical(expected.weights.params[group], start.weights.params[group])
     for name in EXECUTORS:
-        if name != "scan":
-            state, other = t.run(2, name)
+        if name == "debug":  # slow: one round
+            state, other = t.run(1, name, state=fresh(initial))
+            same(state, after_one)
+            same(other.sums, first_metrics.sums)
+        elif name != "scan":
+            state, other = t.run(2, name, state=fresh(initial))
             same(state, expected)
             same(other.sums, metrics.sums)
 
@@ -100,7 +112,7 @@ def test_debug_names_the_client(tiny):
     method = method._replace(phases=(base.Phase((base.Term("bad", fail),)),))
     with pytest.raises(ValueError, match="broken term") as caught:
         tiny(method).run(1, "debug")
-    assert "client 3" in caught.value.__notes__[0]  # the largest goes first
+    assert any("client 3" in note for note in caught.value.__notes__)  # the largest goes first
 
 
 def test_deal_balances():
@@ -175,7 +187,9 @@ def test_one_client_is_plain_sgd(x64, tiny, name):
     for numbers in seen:
         x, y = t.data.pool.x[numbers] / 255.0 - 0.5, t.data.pool.y[numbers]
         params, stats, opt = step(params, stats, opt, x, y)
-    same(state.weights, weights._replace(params=params, stats=stats))
+    # Adam divides small gradients by themselves, rounding errors and all
+    tolerance = {"rtol": 1e-6} if name == "adam" else {}
+    same(state.weights, weights._replace(params=params, stats=stats), **tolerance)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +198,8 @@ def test_one_client_is_plain_sgd(x64, tiny, name):
      ({"batch_size": 50, "drop_last": True}, [12]), ({"batch_size": 50, "steps": 2}, [12, 12])],
 )  # fmt: skip
 def test_batches_of_a_round(tiny, options, lengths):
-    _, seen = recorded(only(tiny(norm="none", local_cfg={"batch_size": 5, **options}), LARGEST))
+    t = tiny(norm="none", widths=(3,), local_cfg={"batch_size": 5, **options})
+    _, seen = recorded(only(t, LARGEST))
     assert [len(b) for b in seen] == lengths
     assert all(len(set(b)) == len(b) for b in seen)
 
@@ -219,7 +234,8 @@ def test_weights_of_clients(x64, tiny):
     expected = {"size": [7, 0, 1, 12, 5, 3], "equal": [1, 0, 1, 1, 1, 1],
                 "batches": [2, 0, 1, 4, 1, 1]}  # fmt: skip
     for kind, values in expected.items():
-        t = tiny(norm="none", local_cfg={"batch_size": 3}, federation={"weights": kind})
+        t = tiny(norm="none", widths=(3,), local_cfg={"batch_size": 3},
+                 federation={"weights": kind})  # fmt: skip
         state = t.state()
         key = jax.random.fold_in(jax.random.fold_in(state.key, 0), 1)
         rows = rounds.make_rows(t.task, key, jnp.arange(6), t.data) | {"kept": {}}
@@ -237,7 +253,7 @@ def test_weights_of_clients(x64, tiny):
 
 def test_personal_groups_never_leave(x64, tiny):
     method = registry.build("fedavg")._replace(personal=("head",))
-    t = tiny(method)
+    t = tiny(method, norm="none")
     start = t.state()
     assert set(rounds.upload_of(method, start.weights).params) == {"body"}
     first = plain(start)
@@ -425,7 +441,7 @@ def by_hand(t, weights, numbers):
     return (logits.argmax(1) == y).sum(), loss.sum(), len(y)
 
 
-@pytest.mark.parametrize("executor", ["scan", "chunked", "sharded", "debug"])
+@pytest.mark.parametrize("executor", ["scan", "chunked", "sharded"])
 def test_evaluate_equals_numpy(x64, tiny, executor):
     t = tiny()
     weights = t.state().weights  # statistics that tell running from batch ones
@@ -486,9 +502,3 @@ def test_personalise_equals_a_round_of_one_client(x64, tiny):
     index, size = tree.take(t.data.client_test, LARGEST)
     expected = by_hand(t, alone.weights, index[:size])
     np.testing.assert_allclose([s[LARGEST] for s in score], expected, rtol=1e-9)
-
-
-def test_batch_record_is_checked():
-    """The types of tests are on: a mask of integers is refused."""
-    with pytest.raises(Exception, match="mask"):
-        Batch(jnp.ones((2, 3)), jnp.zeros(2, int), jnp.ones(2, int))

@@ -43,7 +43,7 @@ def direction(local: config.Local) -> optax.GradientTransformation:
         steps.append(optax.scale_by_adam())
     elif local.momentum:
         steps.append(optax.trace(local.momentum, local.nesterov))
-    return optax.chain(*steps)
+    return optax.chain(*steps) if steps else optax.identity()
 
 
 def loop_counts(phase: Phase, local: config.Local, size: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -1,0 +1,30 @@
+# Uses the active virtual environment, or makes .venv.
+VENV := $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV),.venv)
+BIN := $(VENV)/bin
+READY := $(VENV)/.fedjax_nc-ready
+METHOD ?= fedetf
+
+.PHONY: run test slow check setup docs
+run: $(READY)  ## train METHOD on the default dataset
+	$(BIN)/python experiments/run.py --method="$(METHOD)"
+
+test: $(READY)  ## the default tests
+	$(BIN)/python -m pytest
+
+slow: $(READY)  ## whole commands, kill and resume, real CIFAR-10
+	$(BIN)/python -m pytest -m slow
+
+check: $(READY)  ## formatting, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+docs: $(READY)  ## docs/methods.md from the methods' docstrings
+	$(BIN)/python -m fedjax_nc.methods.manual > docs/methods.md
+
+setup: $(READY)  ## install into the environment
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || python3 -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $(READY)

@@ -1,0 +1,38 @@
+"""The manual docs/methods.md, written from the catalogue by `make docs`."""
+
+from fedjax_nc.methods import catalogue
+
+
+def markdown() -> str:
+    """The manual of all methods and regularisers."""
+    bases, regularisers = catalogue.bases(), catalogue.regularisers()
+    lines = [
+        "# Methods", "",
+        "Generated from the methods' own docstrings by `make docs`; do not edit.", "",
+        "A method is chosen by `--method=NAME`, its hyperparameters by `--hp.NAME=VALUE` or "
+        "`--method=\"NAME(x=1)\"`. A regulariser follows a bar: `--method=\"fedbabu | fd(beta=0.9)\"`.",
+        "", "| method | family | uploads | paper |", "|---|---|---|---|",
+    ]  # fmt: skip
+    for entry in bases.values():
+        link = f"[`{entry.name}`](#{entry.name})"
+        cells = (link, entry.family, entry.sections["Uploads"], entry.sections["Paper"])
+        lines.append(f"| {' | '.join(cells)} |")
+    for entry in bases.values():
+        lines += _page(entry)
+    lines += ["", "# Regularisers"]
+    for entry in regularisers.values():
+        lines += _page(entry)
+    return "\n".join(lines) + "\n"
+
+
+def _page(entry: catalogue.Entry) -> list[str]:
+    lines = ["", f"## {entry.name}", "", entry.summary, ""]
+    lines += [f"- **{title}:** {text}" for title, text in entry.sections.items()]
+    if entry.hyper:
+        lines += ["", "| hyperparameter | default | meaning |", "|---|---|---|"]
+        lines += [f"| `{k}` | `{v!r}` | {entry.help[k]} |" for k, v in entry.hyper.items()]
+    return lines
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")
