@@ -26,7 +26,7 @@ COLUMNS = {
 def main(argv: list[str]) -> int:
     """Run all methods; print the table, and append it to a file if asked."""
     split = argv.index("--") if "--" in argv else len(argv)
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Train several methods and write one table.")
     parser.add_argument("methods", nargs="+")
     parser.add_argument("--to", help="append the table, with its command, to this Markdown file")
     given = parser.parse_args(argv[:split])

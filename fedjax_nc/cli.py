@@ -1,5 +1,6 @@
 """The commands: parse first, then import jax, then run."""
 
+import contextlib
 import json
 import os
 import sys
@@ -46,10 +47,12 @@ def start_jax(devices: int) -> None:
     """One host device per core where there is no accelerator, and compiled programs on disk."""
     import jax
 
-    jax.config.update("jax_num_cpu_devices", devices or os.cpu_count() or 1)
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fedjax_nc" / "xla"
-    jax.config.update("jax_compilation_cache_dir", str(cache))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    with contextlib.suppress(RuntimeError):  # a program that has used jax keeps its devices
+        jax.config.update("jax_num_cpu_devices", devices or os.cpu_count() or 1)
+    if jax.config.jax_compilation_cache_dir is None:  # else as JAX_COMPILATION_CACHE_DIR says
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        jax.config.update("jax_compilation_cache_dir", str(Path(home) / "fedjax_nc" / "xla"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     if devices > len(jax.devices()):
         raise UserError(f"--execution.devices={devices}: this machine has {len(jax.devices())}")
 

@@ -4,8 +4,10 @@ The first stage reads protocol, dataset and method; they decide the defaults of 
 which `--hp.` flags exist. The second is tyro on the resulting configuration.
 """
 
+import contextlib
 import dataclasses
 import difflib
+import io
 import sys
 from typing import Annotated, Any, NamedTuple
 
@@ -92,7 +94,24 @@ def _tyro(argv, prog, base: RunConfig, hyper) -> tuple[Any, list[str]]:
     shape = dataclasses.make_dataclass("Flags", fields, frozen=True)
     shape.__doc__ = f"Train one federated method and leave a run directory.\n\n{_EPILOGUE}"
     default = shape(**{name: value for name, _, value in fields})
-    return tyro.cli(shape, args=argv, prog=prog, default=default, return_unknown_args=True)
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(shape, args=argv, prog=prog, default=default, return_unknown_args=True)
+    except SystemExit as stop:
+        if stop.code:
+            raise UserError(_reason(said.getvalue())) from None
+        raise
+
+
+def _reason(box: str) -> str:
+    """The sentence in the box tyro draws around an error, on one line."""
+    lines = [line.strip("│╭╮╰╯ ") for line in box.splitlines()]
+    start = 1 if lines and lines[0].startswith("─") else 0
+    rules = (i for i, line in enumerate(lines) if i >= start and line.startswith("──"))
+    text = " ".join(" ".join(lines[start : next(rules, len(lines))]).split()).rstrip(".")
+    text = text.removeprefix("Error parsing ")
+    return f"{text[:1].lower()}{text[1:]}: see --help" if text else "bad flags: see --help"
 
 
 def _peek(argv: list[str], name: str, default: str) -> str:

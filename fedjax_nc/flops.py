@@ -17,17 +17,18 @@ def _count(jaxpr: core.Jaxpr) -> int:
     total = 0
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
+        shapes: list[Any] = [v.aval for v in (*eqn.invars, *eqn.outvars)]
         if name == "dot_general":
             (contract, _), _ = eqn.params["dimension_numbers"]
-            depth = math.prod(eqn.invars[0].aval.shape[d] for d in contract)
-            total += 2 * depth * eqn.outvars[0].aval.size
+            depth = math.prod(shapes[0].shape[d] for d in contract)
+            total += 2 * depth * shapes[-1].size
         elif name == "conv_general_dilated":
             numbers = eqn.params["dimension_numbers"]
-            kernel = eqn.invars[1].aval.shape
+            kernel = shapes[1].shape
             per_output = math.prod(kernel) // kernel[numbers.rhs_spec[0]]
-            total += 2 * per_output * eqn.outvars[0].aval.size
+            total += 2 * per_output * shapes[-1].size
         elif name == "while":
-            if any(_count(j.jaxpr) for j in (eqn.params["body_jaxpr"],)):
+            if _count(eqn.params["body_jaxpr"].jaxpr):
                 raise ValueError("a while loop's length is unknown: count its body instead")
         elif name == "cond":
             total += max(_count(branch.jaxpr) for branch in eqn.params["branches"])

@@ -21,7 +21,7 @@ def facts(job: Job) -> dict[str, str]:
     per_phase = [
         local.loop_counts(p, cfg.local, jnp.asarray(sizes)) for p in job.task.method.phases
     ]
-    steps = sum(np.broadcast_to(np.asarray(a * b), sizes.shape) for a, b in per_phase)
+    steps = np.sum([np.broadcast_to(a * b, sizes.shape) for a, b in per_phase], axis=0)
     share = cfg.federation.participants / cfg.federation.clients
     one_step = sum(step_flops(job, state, phase) for phase in job.task.method.phases)
     up, down = traffic(job.task, state)

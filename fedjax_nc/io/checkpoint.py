@@ -67,7 +67,7 @@ def _to_host(state: State) -> dict[str, Any]:
     return jax.tree.map(lambda x: np.array(x, copy=True), content)
 
 
-def _from_host(content: dict[str, Any], template: State) -> State:
+def _from_host(content: Any, template: State) -> State:
     def like(x, t):
         return jnp.array(x, t.dtype)
 

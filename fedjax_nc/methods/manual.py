@@ -10,7 +10,8 @@ def markdown() -> str:
         "# Methods", "",
         "Generated from the methods' own docstrings by `make docs`; do not edit.", "",
         "A method is chosen by `--method=NAME`, its hyperparameters by `--hp.NAME=VALUE` or "
-        "`--method=\"NAME(x=1)\"`. A regulariser follows a bar: `--method=\"fedbabu | fd(beta=0.9)\"`.",
+        "`--method=\"NAME(x=1)\"`. "
+        "A regulariser follows a bar: `--method=\"fedbabu | fd(beta=0.9)\"`.",
         "", "| method | family | uploads | paper |", "|---|---|---|---|",
     ]  # fmt: skip
     for entry in bases.values():

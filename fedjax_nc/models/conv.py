@@ -79,11 +79,11 @@ def choose(backend: str, channels: int) -> str:
     return "im2col" if channels <= _FEW_CHANNELS else "canonical"
 
 
-def _pads(padding: str, size: tuple[int, int], kernel: tuple[int, int], stride: int):
+def _pads(padding: str, size: tuple[int, ...], kernel: int, stride: int):
     if padding == "VALID":
         return ((0, 0), (0, 0))
     out = [-(-s // stride) for s in size]
-    total = [max((o - 1) * stride + k - s, 0) for o, k, s in zip(out, kernel, size, strict=True)]
+    total = [max((o - 1) * stride + kernel - s, 0) for o, s in zip(out, size, strict=True)]
     return tuple((t // 2, t - t // 2) for t in total)
 
 
@@ -106,7 +106,7 @@ class Conv(nn.Module):
         if isinstance(self.padding, int):
             pads = ((self.padding, self.padding),) * 2
         else:
-            pads = _pads(self.padding, x.shape[1:3], shape[:2], self.stride)
+            pads = _pads(self.padding, x.shape[1:3], self.kernel, self.stride)
         name = self.lowering
         if name == "auto":
             name = choose(jax.default_backend(), x.shape[-1])
