@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from fedjax_nc.errors import UserError
@@ -158,6 +159,9 @@ def config_hash(config: RunConfig) -> str:
     """Eight characters that name the configuration: all that can change a number, but the seed."""
     content = to_dict(config)
     del content["seed"], content["data"]["dir"], content["execution"]["checkpoint_every"]
+    file = Path(config.data.partition_file or "")
+    if file.is_file():  # another partition in the same file is another configuration
+        content["data"]["partition_content"] = hashlib.sha256(file.read_bytes()).hexdigest()
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -167,6 +171,12 @@ def partition_name(data: Data) -> str:
         return "file"
     detail = {"iid": "", "shards": data.per_client, "classes": data.per_client}
     return f"{data.partition}{detail.get(data.partition, data.alpha)}"
+
+
+def check_seed(flag: str, seed: int) -> None:
+    """Refuse a seed the generators would cut to 32 bits, and so to another seed's numbers."""
+    if not 0 <= seed < 2**32:
+        raise UserError(f"{flag}={seed}: give a number from 0 to {2**32 - 1}")
 
 
 def validate(config: RunConfig) -> None:
@@ -186,12 +196,17 @@ def validate(config: RunConfig) -> None:
             raise UserError(f"{flag}={value}: give a number above zero")
     not_negative = {
         "--local.steps": lo.steps, "--local.weight_decay": lo.weight_decay, "--local.clip": lo.clip,
-        "--data.limit": d.limit, "--execution.devices": x.devices, "--seed": config.seed,
+        "--data.limit": d.limit, "--execution.devices": x.devices,
         "--execution.client_state_mb": x.client_state_mb,
     }  # fmt: skip
     for flag, value in not_negative.items():
         if not value >= 0:
             raise UserError(f"{flag}={value}: give zero or more")
+    check_seed("--seed", config.seed)
+    if d.seed != -1:  # which follows the run's
+        check_seed("--data.seed", d.seed)
+    if min(lo.milestones, default=0) < 0:
+        raise UserError(f"--local.milestones {' '.join(map(str, lo.milestones))}: give rounds")
     if not 0 <= lo.momentum < 1:
         raise UserError(f"--local.momentum={lo.momentum}: give a number from 0 to below 1")
     if not 0 < d.test_fraction < 1:

@@ -12,7 +12,7 @@ import sys
 from typing import Annotated, Any, NamedTuple
 
 from fedjax_nc import protocols
-from fedjax_nc.config import RunConfig, validate
+from fedjax_nc.config import RunConfig, check_seed, validate
 from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.errors import UserError, unknown
 from fedjax_nc.methods import catalogue
@@ -70,8 +70,10 @@ def parse(argv: list[str], prog: str = "run.py") -> Command:
         raise unknown("model", run.model, MODELS)
     validate(run)
     seeds = session.seeds or (run.seed,)
-    if min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise UserError(f"--seeds {' '.join(map(str, seeds))}: give different numbers from 0 on")
+    for seed in seeds:
+        check_seed("--seeds", seed)
+    if len(set(seeds)) < len(seeds):
+        raise UserError(f"--seeds {' '.join(map(str, seeds))}: give different numbers")
     configs = tuple(dataclasses.replace(run, seed=seed) for seed in seeds)
     return Command(
         configs, session.out, session.overwrite, session.strict, session.dry_run, session.list

@@ -1,11 +1,12 @@
 """The host's loop: rounds, evaluation, checkpoints, records. Numbers are fetched one round late."""
 
 import json
+import os
 import statistics
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +21,7 @@ from fedjax_nc.train.round import RoundMetrics, make_round, traffic
 from fedjax_nc.types import Hyper, State
 
 
+@runtime_checkable
 class Reporter(Protocol):
     """Who shows progress."""
 
@@ -55,8 +57,9 @@ def make_hyper(job: Job, round_number: int) -> Hyper:
 def run(job: Job, directory: Path, reporter: Reporter) -> dict[str, Any]:
     """Train to the end, resuming where a stopped run left its last checkpoint."""
     cfg = job.config
-    if not (directory / "partition.npz").exists():
-        federated.save_split(directory / "partition.npz", cfg.data, job.split)
+    temporary = directory / "partition.tmp"  # a killed run leaves no half of it
+    federated.save_split(temporary, cfg.data, job.split)
+    os.replace(temporary, directory / "partition.npz")
     with checkpoint.open_manager(directory / "ckpt") as manager:
         state, rows = _train(job, directory / "metrics.jsonl", manager, reporter)
     summary = summarise(job, state, rows) | _personal(job, state, reporter)

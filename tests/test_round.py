@@ -468,37 +468,43 @@ def test_summarise():
     assert np.isnan(evaluate.summarise(evaluate.Score(*np.zeros((3, 2)))).mean)
 
 
+def personal_scores(t, executor, phases, *, batch_size=4, hyper=None):
+    how = executors.make_executor(executor)
+    state = t.state()
+    fn = evaluate.make_personalise(t.task, how, batch_size, phases)
+    return fn(state, jnp.arange(6), dict(state.clients), hyper or t.hyper, t.data)
+
+
 def test_personalise_fedetf(x64, tiny):
     t = tiny("fedetf(cycles=1, finetune_epochs=1)")
-    method, how = t.task.method, executors.make_executor("scan")
-    assert any(isinstance(p, base.Repeat) for p in method.finetune)
-    state, hyper = t.state(), t.hyper._replace(term_weights=())
-    before = plain(state)
-    score = evaluate.make_personalise(t.task, how, 4, method.finetune)(state, hyper, t.data)
+    phases, hyper = t.task.method.finetune, t.hyper._replace(term_weights=())
+    assert any(isinstance(p, base.Repeat) for p in phases)
+    score = personal_scores(t, "scan", phases, hyper=hyper)
     np.testing.assert_array_equal(score.count, t.data.client_test.size)
-    identical(state, before)
-    tested = evaluate.make_evaluate(t.task, how, 4)(state.weights, t.data)["clients"]
+    how = executors.make_executor("scan")
+    tested = evaluate.make_evaluate(t.task, how, 4)(t.state().weights, t.data)["clients"]
     assert np.sum(score.loss) < np.sum(tested.loss)  # tests are among the training examples here
+    seen = []
+    summary = evaluate.personalise(t.task, how, 4, phases, t.state(), hyper, t.data,
+                                   lambda *progress: seen.append(progress))  # fmt: skip
+    same(summary, evaluate.summarise(score))
+    assert seen[-1] == (6, 6)
 
 
-def test_personalise_without_training_is_evaluation(x64, tiny):
+@pytest.mark.parametrize("executor", ["scan", "sharded"])
+def test_personalise_without_training_is_evaluation(x64, tiny, executor):
     t = tiny(norm="none")
     phase = t.task.method.phases[0]._replace(epochs=0)
-    for name in ("scan", "sharded"):
-        how = executors.make_executor(name)
-        score = evaluate.make_personalise(t.task, how, 3, (phase,))(t.state(), t.hyper, t.data)
-        expected = evaluate.make_evaluate(t.task, how, 3)(t.state().weights, t.data)["clients"]
-        same(score, expected)
+    score = personal_scores(t, executor, (phase,), batch_size=3)
+    how = executors.make_executor(executor)
+    same(score, evaluate.make_evaluate(t.task, how, 3)(t.state().weights, t.data)["clients"])
 
 
 def test_personalise_equals_a_round_of_one_client(x64, tiny):
     """Full batches: the personal model is what a federation of that client alone would have."""
     t = tiny(local_cfg={"batch_size": 12, "epochs": 2})
-    how = executors.make_executor("scan")
-    score = evaluate.make_personalise(t.task, how, 4, t.task.method.phases)(
-        t.state(), t.hyper, t.data
-    )
-    alone, _ = only(t, LARGEST).run(1, state=with_clients(t.state(), {}))
+    score = personal_scores(t, "scan", t.task.method.phases)
+    alone, _ = only(t, LARGEST).run(1, state=t.state())
     index, size = tree.take(t.data.client_test, LARGEST)
     expected = by_hand(t, alone.weights, index[:size])
     np.testing.assert_allclose([s[LARGEST] for s in score], expected, rtol=1e-9)

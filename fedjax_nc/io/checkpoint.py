@@ -1,5 +1,8 @@
 """Checkpoints through Orbax: the whole `State`, and what to do when one cannot be read."""
 
+import contextlib
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +37,9 @@ def restore(manager: ocp.CheckpointManager, template: State) -> tuple[State | No
     found = None
     for step in sorted(manager.all_steps(), reverse=True):
         try:
-            args = ocp.args.StandardRestore(_to_host(template))
-            found = _from_host(manager.restore(step, args=args), template)
+            with _without_late_readers():
+                args = ocp.args.StandardRestore(_to_host(template))
+                found = _from_host(manager.restore(step, args=args), template)
         except Exception as error:  # Orbax raises many kinds for a damaged file
             bad.append(step)
             reason = str(error).strip().splitlines()
@@ -54,6 +58,25 @@ def restore(manager: ocp.CheckpointManager, template: State) -> tuple[State | No
     for step in bad:
         manager.delete(step)
     return found, warnings
+
+
+@contextlib.contextmanager
+def _without_late_readers():
+    """Keep quiet what finds Orbax's event loop closed after a read beside it failed."""
+    before = sys.unraisablehook
+
+    def hook(seen):
+        if "Event loop is closed" not in str(seen.exc_value):
+            before(seen)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    except Exception:
+        time.sleep(0.2)  # they are read in parallel, so the others end soon
+        raise
+    finally:
+        sys.unraisablehook = before
 
 
 def _to_host(state: State) -> dict[str, Any]:

@@ -45,9 +45,12 @@ def describe(
     directory: Path, cfg: config.RunConfig, command: list[str], *, overwrite: bool
 ) -> None:
     """Make the directory, emptied first under `overwrite`, and say in it what it is."""
-    if overwrite and directory.exists():
-        shutil.rmtree(directory)
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        if overwrite and directory.exists():
+            shutil.rmtree(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make {directory} ({error}): choose another --out") from error
     write_atomically(
         directory / "config.yaml", yaml.safe_dump(config.to_dict(cfg), sort_keys=False)
     )

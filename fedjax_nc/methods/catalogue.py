@@ -130,7 +130,9 @@ def _call(piece: str, spec: str) -> tuple[str, dict[str, Any]]:
         if isinstance(node, ast.Name):
             return node.id, {}
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:
-            return node.func.id, {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
+            kwargs = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
+            if len(kwargs) == len(node.keywords):  # none twice
+                return node.func.id, kwargs
     except (SyntaxError, ValueError):
         pass
     raise UserError(f"cannot read method '{spec}': write name or name(x=1), joined by ' | '")

@@ -96,13 +96,13 @@ class Conv(nn.Module):
     padding: str | int = "SAME"
     bias: bool = False
     lowering: str = "auto"
-    init: nn.initializers.Initializer = torch_default
+    kernel_init: nn.initializers.Initializer = torch_default  # `init` is flax's own
 
     @nn.compact
     def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b h2 w2 o"]:
         """Convolve."""
         shape = (self.kernel, self.kernel, x.shape[-1], self.features)
-        kernel = self.param("kernel", self.init, shape, x.dtype)
+        kernel = self.param("kernel", self.kernel_init, shape, x.dtype)
         if isinstance(self.padding, int):
             pads = ((self.padding, self.padding),) * 2
         else:

@@ -43,8 +43,9 @@ class Norm(nn.Module):
 
 
 def _affine(x, mean, var, scale, bias):
-    gain = scale * lax.rsqrt(var)
-    return x * gain + (bias - mean * gain)
+    # not x * gain + (bias - mean * gain): a one-sample batch must give exactly the bias, since
+    # the rounding error would decide on which side of a ReLU's kink it falls
+    return (x - mean) * (scale * lax.rsqrt(var)) + bias
 
 
 def _moments(x, mask):

@@ -20,7 +20,7 @@ class BasicBlock(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask):
         """One residual block."""
-        conv = partial(Conv, self.channels, 3, padding=1, lowering=self.conv, init=he_normal)
+        conv = partial(Conv, self.channels, 3, padding=1, lowering=self.conv, kernel_init=he_normal)
         y = Norm(self.norm)(conv(stride=self.stride)(x), train=train, mask=mask)
         y = Norm(self.norm)(conv()(nn.relu(y)), train=train, mask=mask)
         if x.shape != y.shape:  # option A of the ResNet paper: no parameters in the shortcut
@@ -40,7 +40,7 @@ class ResNetCifar(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask):
         """Features of a batch, and the map after each stage."""
-        x = Conv(16, 3, padding=1, lowering=self.conv, init=he_normal)(x)
+        x = Conv(16, 3, padding=1, lowering=self.conv, kernel_init=he_normal)(x)
         x = nn.relu(Norm(self.norm)(x, train=train, mask=mask))
         blocks = []
         for stage, channels in enumerate((16, 32, 64)):

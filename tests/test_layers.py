@@ -1,0 +1,168 @@
+"""Who may import whom inside the package, and a few rules that keep it readable."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "fedjax_nc"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# Exhaustive: a layer imports itself and what is listed, nothing else of the package.
+# A catalogue is a list of names and facts that costs no import, so anything on top may read it.
+MAY_IMPORT = {
+    "errors": set(),
+    "config": {"errors"},
+    "types": set(),
+    "tree": set(),
+    "linalg": set(),
+    "flops": set(),
+    "losses": {"linalg"},
+    "models": {"types", "linalg", "errors"},
+    "data": {"types", "errors", "config"},
+    "methods": {"types", "tree", "losses", "errors"},
+    "train": {"methods", "data", "types", "tree", "config"},
+    "evaluate": {"train", "data", "losses", "tree", "types"},
+    "io": {"config", "errors", "types"},
+    "protocols": {"config", "errors", "methods.catalogue"},
+    "flags": {"protocols", "config", "errors", "data.catalogue", "methods.catalogue",
+              "models.catalogue"},
+    "console": {"protocols", "data.catalogue", "methods.catalogue", "models.catalogue"},
+    "job": {"config", "models", "tree", "data", "errors", "methods", "train", "types"},
+    "loop": {"job", "evaluate", "data", "errors", "io", "train", "types"},
+    "work": {"job", "loop", "config", "flops", "tree", "methods", "train", "types"},
+    "cli": {"flags", "config", "errors", "console", "job", "loop", "work", "io"},
+}  # fmt: skip
+ONLY_STANDARD_LIBRARY = ("errors.py", "config.py", "methods/catalogue.py", "data/catalogue.py",
+                         "models/catalogue.py", "protocols.py")  # fmt: skip
+ONLY_JAX = ("types.py", "tree.py", "linalg.py")
+
+
+def name_of(path):
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def layer_of(path):
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def tree_of(path):
+    return ast.parse(path.read_text())
+
+
+def imported(path):
+    """Dotted names a file imports, wherever in it; `from a import b` counts as a.b."""
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def inside(path):
+    """What a file imports of the package, as layer or layer.module."""
+    for name in imported(path):
+        parts = name.split(".")
+        if parts[0] == PACKAGE.name:
+            yield ".".join(parts[1:3])
+
+
+def test_table_covers_the_package():
+    assert {layer_of(p) for p in FILES} - {"__init__"} == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_imports_only_what_its_layer_may(path):
+    layer = layer_of(path)
+    allowed = MAY_IMPORT.get(layer, set()) | {layer}
+    wrong = {n for n in inside(path) if n not in allowed and n.split(".")[0] not in allowed}
+    assert not wrong, f"{name_of(path)} may not import {sorted(wrong)}"
+
+
+def test_table_allows_nothing_upwards():
+    order = list(MAY_IMPORT)
+    for layer, below in MAY_IMPORT.items():
+        for name in below:
+            assert order.index(name.split(".")[0]) < order.index(layer), (layer, name)
+
+
+def test_table_lists_nothing_in_vain():
+    used = {layer: set() for layer in MAY_IMPORT}
+    for path in FILES:
+        used.get(layer_of(path), set()).update(inside(path))
+    for layer, below in MAY_IMPORT.items():
+        names = used[layer] | {n.split(".")[0] for n in used[layer]}
+        assert below <= names, layer
+
+
+@pytest.mark.parametrize("name", ONLY_STANDARD_LIBRARY)
+def test_imports_only_the_standard_library(name):
+    tops = {n.split(".")[0] for n in imported(PACKAGE / name)} - {PACKAGE.name}
+    assert tops <= sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("name", ONLY_JAX)
+def test_imports_only_jax(name):
+    tops = {n.split(".")[0] for n in imported(PACKAGE / name)}
+    assert tops - sys.stdlib_module_names <= {"jax", "jaxtyping", "optax"}
+
+
+def test_only_models_import_flax():
+    users = {name_of(p) for p in FILES if any(n.split(".")[0] == "flax" for n in imported(p))}
+    assert users
+    assert all(name.startswith("models/") for name in users)
+
+
+def test_nobody_uses_flax_convolutions():
+    for path in FILES:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Attribute) and node.attr.startswith("Conv"):
+                assert not ast.unparse(node.value).endswith(("nn", "linen")), name_of(path)
+        assert not any(n.startswith("flax.linen.Conv") for n in imported(path)), name_of(path)
+
+
+def test_nobody_asks_for_a_method_by_name():
+    from fedjax_nc.methods import catalogue
+
+    names = {*catalogue.bases(), *catalogue.regularisers()}
+    for path in FILES:
+        if name_of(path).startswith("methods/registry"):
+            continue
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Compare):
+                sides = [node.left, *node.comparators]
+                texts = {s.value for s in sides if isinstance(s, ast.Constant)}
+                asked = any(ast.unparse(s).endswith(("method", "method.name")) for s in sides)
+                where = f"{name_of(path)}:{node.lineno}"
+                # FedETF's Dirichlet rule shares its name with the method
+                assert not (names & texts) or ast.unparse(node.left) == "rule", where
+                assert not asked, where
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_file_is_short_and_says_what_it_is(path):
+    assert len(path.read_text().splitlines()) <= 400
+    assert ast.get_docstring(tree_of(path))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.py")), ids=lambda p: p.name)
+def test_experiments_are_thin(path):
+    assert len(path.read_text().splitlines()) <= 120
+    assert ast.get_docstring(tree_of(path))
+
+
+LIGHT = ("cli", "flags", "protocols", "config", "console", "methods.catalogue", "data.catalogue",
+         "models.catalogue", "models")  # fmt: skip
+
+
+def test_parsing_needs_no_jax():
+    code = f"import sys, {', '.join(f'fedjax_nc.{name}' for name in LIGHT)}\n"
+    code += "heavy = {'jax', 'numpy', 'flax', 'optax', 'orbax', 'matplotlib'}\n"
+    code += "print(sorted(heavy & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
+                          check=True)  # fmt: skip
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,215 @@
+"""Specifications, the catalogue, and the laws of composition."""
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from fedjax_nc.errors import UserError
+from fedjax_nc.methods import base, catalogue, registry
+from fedjax_nc.methods.base import Part, Phase, Term
+from fedjax_nc.train import executors
+from fedjax_nc.train import round as rounds
+
+FOLDER = Path(registry.__file__).parent
+ALL = [*catalogue.bases().values(), *catalogue.regularisers().values()]
+
+
+def entry_id(entry):
+    return f"{entry.kind}-{entry.name}"
+
+
+# ---- the catalogue is the registry ---------------------------------------------------------
+
+
+def test_every_decorated_factory_is_registered():
+    found = {"base": {}, "regulariser": {}}
+    for path in FOLDER.glob("*.py"):
+        module = importlib.import_module(f"fedjax_nc.methods.{path.stem}")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                for decorator in node.decorator_list:
+                    if isinstance(decorator, ast.Name) and decorator.id in found:
+                        name = node.name.removesuffix("_reg")
+                        found[decorator.id][name] = getattr(module, node.name)
+    assert found == {"base": registry.BASES, "regulariser": registry.REGULARISERS}
+    assert set(found["base"]) == set(catalogue.bases())
+    assert set(found["regulariser"]) == set(catalogue.regularisers())
+
+
+@pytest.mark.parametrize("entry", ALL, ids=entry_id)
+def test_manual_page(entry):
+    assert entry.sections.get("Paper") and entry.sections.get("Uploads")
+    assert entry.summary.endswith(".")
+    assert entry.help.keys() == entry.hyper.keys()
+    factories = registry.BASES if entry.kind == "base" else registry.REGULARISERS
+    importlib.import_module(f"fedjax_nc.methods.{entry.family}")
+    parameters = inspect.signature(factories[entry.name]).parameters.values()
+    assert {p.name: p.default for p in parameters} == entry.hyper
+
+
+@pytest.mark.parametrize("name", catalogue.bases())
+def test_method_is_named_by_its_specification(name):
+    method = registry.build(name)
+    assert method.name == name and method.finetune
+    assert all(isinstance(p, Phase) for p in method.phases)
+
+
+# ---- specification strings -----------------------------------------------------------------
+
+
+def test_parse():
+    first, second = catalogue.parse("dot_regression|  fd( beta = 0.5 )")
+    assert (first.entry.name, first.kwargs) == ("dot_regression", {})
+    assert (second.entry.name, second.kwargs) == ("fd", {"beta": 0.5})
+    assert second.entry.kind == "regulariser" and second.entry.family == "distillation"
+
+
+@pytest.mark.parametrize(
+    "spec, overrides, expected",
+    [
+        ("fedprox", {}, "fedprox"),
+        ("fedprox(mu=0.01)", {}, "fedprox"),  # a default is left out
+        ("fedprox(mu=1)", {}, "fedprox(mu=1.0)"),
+        ("fedprox", {"mu": 0.5}, "fedprox(mu=0.5)"),
+        ("fedprox(mu=0.1)", {"mu": 0.2}, "fedprox(mu=0.2)"),
+        ("dot_regression|fd(beta=0.5)", {}, "dot_regression | fd(beta=0.5)"),
+        ("dot_regression | fd", {"beta": 0.7}, "dot_regression | fd(beta=0.7)"),
+        ("fedetf(dim=8,gamma=2)", {}, "fedetf(gamma=2.0, dim=8)"),
+        ("scaffold", {"adaptive": False}, "scaffold(adaptive=False)"),
+    ],
+)
+def test_with_hyper(spec, overrides, expected):
+    canonical = catalogue.with_hyper(spec, overrides)
+    assert canonical == expected
+    assert catalogue.with_hyper(canonical, {}) == expected
+    assert registry.build(canonical).name == expected
+
+
+def test_hyper_of():
+    values = catalogue.hyper_of("fedetf(gamma=0.5) | moon(tau=0.2)")
+    assert values["gamma"] == (0.5, "strength of the class counts in the loss.")
+    assert values["tau"][0] == 0.2 and values["beta"][0] == 0.9 and values["cycles"][0] == 20
+    assert "tau" not in catalogue.hyper_of("moon | moon")  # two pieces have one: say which
+    assert catalogue.hyper_of("fedavg") == {}
+
+
+@pytest.mark.parametrize(
+    "spec, words",
+    [
+        ("fedetv", "unknown method 'fedetv': did you mean 'fedetf'? choose from"),
+        ("fedavg | fdd", "unknown regulariser 'fdd': did you mean 'fd'?"),
+        ("fd", "unknown method 'fd'"),
+        ("fedavg | fedprox", "unknown regulariser 'fedprox'"),
+        ("fedprox(my=1)", "unknown hyperparameter of fedprox 'my': did you mean 'mu'?"),
+        ("fedavg(mu=1)", "'fedavg' has no hyperparameters, 'mu' was given"),
+        ("fedprox(mu='a')", "hyperparameter mu of fedprox is float, 'a' was given"),
+        ("fedprox(mu=True)", "is float, True was given"),
+        ("moon(dim=2.5)", "hyperparameter dim of moon is int, 2.5 was given"),
+        ("fedprox(0.1)", "cannot read method 'fedprox(0.1)'"),
+        ("fedprox(mu=1, mu=2)", "cannot read method"),
+        ("fedprox(mu=open('x'))", "cannot read method"),
+        ("fedavg |", "cannot read method"),
+        ("", "cannot read method"),
+        ("fedavg | fd | fd", "called 'fd'"),
+        ("fedprox | prox", "called 'prox'"),
+        ("fedavg | fd(beta=1.5)", "beta = 1.5 must be between 0 and 1"),
+        ("fedavg | prox(beta=-0.1)", "beta = -0.1 must be between 0 and 1"),
+    ],
+)
+def test_errors_say_what_to_do(spec, words):
+    with pytest.raises(UserError) as caught:
+        registry.build(spec)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_ambiguous_override():
+    with pytest.raises(UserError, match="several pieces of 'fedavg | fd | prox' take 'beta'"):
+        catalogue.with_hyper("fedavg | fd | prox", {"beta": 0.5})
+
+
+# ---- laws ----------------------------------------------------------------------------------
+
+
+def constant(name):
+    return Term(name, lambda c: jax.numpy.sum(c.out.features**2), 0.5)
+
+
+@pytest.mark.parametrize("name", catalogue.bases())
+def test_add_laws(name):
+    method, a, b = registry.build(name), constant("a"), constant("b")
+    assert base.add(method) == method
+    assert base.add(base.add(method, a), b) == base.add(method, a, b)
+    part = Part("extra")
+    assert base.add(method, parts=(part,)).parts == (*method.parts, part)
+
+
+def test_duplicates_raise():
+    method = registry.build("moon")
+    with pytest.raises(UserError, match="'a'"):
+        base.add(method, constant("a"), constant("a"))
+    with pytest.raises(UserError, match="'previous'"):
+        base.add(method, parts=(Part("previous"),))
+
+
+def test_mix_weights():
+    method = base.mix(registry.build("fedprox(mu=0.4)"), constant("a"), 0.75)
+    assert [(t.name, t.weight) for t in method.phases[0].terms] == [
+        ("cross_entropy", 0.75), ("prox", pytest.approx(0.3)), ("a", 0.25)]  # fmt: skip
+    assert [t.name for t in method.finetune[0].terms] == ["cross_entropy"]  # only rounds are mixed
+    again = base.mix(method, constant("b"), 0.5)
+    assert [t.weight for t in again.phases[0].terms] == pytest.approx([0.375, 0.15, 0.125, 0.5])
+
+
+@pytest.mark.parametrize("beta", [-0.01, 1.01, float("nan")])
+def test_mix_refuses(beta):
+    with pytest.raises(UserError, match="between 0 and 1"):
+        base.mix(registry.build("fedavg"), constant("a"), beta)
+
+
+def test_mix_with_all_of_the_base_trains_alike(x64, tiny):
+    method = registry.build("fedavg")
+    mixed = base.mix(method, constant("a"), 1.0)
+    half = base.mix(method, constant("a"), 0.5)
+    states = [tiny(m, widths=(4,), norm="none").run(2)[0] for m in (method, mixed, half)]
+    a, b, c = (s.weights for s in states)
+    chex.assert_trees_all_close(a, b, rtol=1e-12, atol=1e-14)
+    assert not np.allclose(a.params["head"]["kernel"], c.params["head"]["kernel"])
+
+
+def test_trained_groups():
+    groups = ("body", "projector", "head", "scale")
+    assert base.trained_groups(registry.build("fedavg"), groups) == groups
+    assert base.trained_groups(registry.build("fedbabu"), groups) == ("body",)
+    assert base.trained_groups(registry.build("fedetf"), groups) == ("body", "projector", "scale")
+
+
+# ---- every combination ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("regulariser", [None, *catalogue.regularisers()])
+@pytest.mark.parametrize("name", catalogue.bases())
+def test_every_combination_traces(tiny, name, regulariser):
+    spec = f"{name} | {regulariser}" if regulariser else name
+    try:
+        t = tiny(spec, norm="none", widths=(4,))
+    except UserError as error:  # a method refuses only the regulariser it already is
+        own = {"fedprox": "prox", "moon": "moon", "feddr_plus": "fd"}
+        assert own.get(name) == regulariser and "use the regulariser once" in str(error)
+        return
+    task = t.task
+    round_fn = rounds.make_round(task, executors.make_executor("scan"))
+
+    def one_round(key):
+        old = rounds.init_state(task, key)
+        new, metrics = round_fn(old, t.hyper, t.data)
+        return jax.tree.leaves(old), jax.tree.leaves(new), metrics.sums
+
+    old, new, sums = jax.eval_shape(one_round, jax.random.key(0))
+    assert [(x.shape, x.dtype) for x in old] == [(x.shape, x.dtype) for x in new]
+    assert sums.keys() == {t.name for t in task.method.phases[-1].terms} | {"loss", "examples"}

@@ -1,0 +1,330 @@
+"""Convolutions against flax, normalisation with padding, heads, and whole models."""
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_nc import losses, models, tree
+from fedjax_nc.errors import UserError
+from fedjax_nc.models import conv, heads
+from fedjax_nc.models.catalogue import MODELS
+from fedjax_nc.models.conv import Conv
+from fedjax_nc.models.norm import Norm
+from fedjax_nc.types import CLASSES, FEATURES, HeadSpec
+
+LOWERINGS = ("native", "canonical", "im2col")
+
+
+def draw(seed, *shape):
+    return jax.random.normal(jax.random.key(seed), shape, jnp.result_type(float))
+
+
+# ---- convolution ---------------------------------------------------------------------------
+
+
+def ours(lowering, features, kernel, stride, padding):
+    module = Conv(features, kernel, stride, padding, bias=True, lowering=lowering)
+    return lambda params, x: module.apply({"params": params}, x)
+
+
+def flaxs(features, kernel, stride, padding):
+    module = nn.Conv(features, (kernel, kernel), stride, padding=padding)
+    return lambda params, x: module.apply({"params": params}, x)
+
+
+def conv_params(features, kernel, channels):
+    return {"kernel": draw(1, kernel, kernel, channels, features), "bias": draw(2, features)}
+
+
+@pytest.mark.parametrize(
+    "kernel, stride, padding",
+    [(1, 1, "SAME"), (1, 2, "VALID"), (3, 1, "SAME"), (3, 2, "SAME"), (3, 2, 1), (5, 1, "VALID"),
+     (5, 2, 2), (5, 2, "SAME")],
+)  # fmt: skip
+def test_lowerings_equal_flax(x64, kernel, stride, padding):
+    shape = (3, kernel, stride, padding)  # output channels, then the rest
+    params, x = conv_params(3, kernel, 2), draw(3, 2, 8, 7, 2)
+
+    def with_gradients(apply):
+        y, pullback = jax.vjp(apply, params, x)
+        return y, pullback(jnp.sin(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape))
+
+    functions = [flaxs(*shape), *(ours(name, *shape) for name in LOWERINGS)]
+    expected, *results = jax.jit(lambda: [with_gradients(f) for f in functions])()
+    for result in results:
+        chex.assert_trees_all_close(result, expected, rtol=1e-10, atol=1e-12)
+
+
+def per_client(apply):
+    """One kernel per client, as in a round."""
+    params = jax.tree.map(lambda p: jnp.stack([p, 2 * p]), conv_params(2, 3, 2))
+    x = draw(4, 2, 2, 5, 4, 2)
+    return jax.vmap(jax.grad(lambda p, x: jnp.sum(apply(p, x) ** 2)))(params, x)
+
+
+def in_a_loop(apply):
+    def step(params, x):
+        grads = jax.grad(lambda p: jnp.mean(apply(p, x) ** 2))(params)
+        return jax.tree.map(lambda p, g: p - 0.01 * g, params, grads), None
+
+    return jax.lax.scan(step, conv_params(2, 3, 2), draw(4, 3, 2, 5, 4, 2))
+
+
+def hessian_product(apply):
+    params, x = conv_params(2, 3, 2), draw(4, 2, 5, 4, 2)
+    loss = jax.grad(lambda p, x: jnp.sum(jnp.tanh(apply(p, x))), (0, 1))
+    return jax.jvp(loss, (params, x), (jax.tree.map(jnp.cos, params), jnp.sin(x)))
+
+
+@pytest.mark.parametrize("use", [per_client, in_a_loop, hessian_product])
+def test_lowerings_under_transformations(x64, use):
+    shape = (2, 3, 2, "SAME")
+    functions = [flaxs(*shape), *(ours(name, *shape) for name in LOWERINGS)]
+    expected, *results = jax.jit(lambda: [use(f) for f in functions])()
+    for result in results:
+        chex.assert_trees_all_close(result, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_conv_parameters_are_flaxs():
+    x = jnp.ones((1, 4, 4, 2))
+    mine = Conv(3, 5, bias=True).init(jax.random.key(0), x)["params"]
+    theirs = nn.Conv(3, (5, 5)).init(jax.random.key(0), x)["params"]
+    chex.assert_trees_all_equal_shapes_and_dtypes(mine, theirs)
+    bound = (25 * 2) ** -0.5  # PyTorch's default, for kernel and bias
+    assert all(np.abs(p).max() <= bound for p in mine.values())
+    assert np.std(mine["kernel"]) == pytest.approx(bound / 3**0.5, rel=0.15)
+
+
+def test_choose():
+    assert conv.choose("gpu", 3) == conv.choose("tpu", 64) == "native"
+    assert {conv.choose("cpu", c) for c in (1, 3, 64)} <= {"im2col", "canonical"}
+
+
+@pytest.mark.parametrize("size", [(4, 6), (5, 7)])
+def test_max_pool_equals_flax(x64, size):
+    x = draw(0, 2, *size, 3)
+    theirs = lambda x: nn.max_pool(x, (2, 2), (2, 2))  # noqa: E731
+    np.testing.assert_array_equal(conv.max_pool(x), theirs(x))
+    weight = draw(1, *theirs(x).shape)
+    grads = [jax.grad(lambda x, f=f: jnp.sum(weight * f(x)))(x) for f in (conv.max_pool, theirs)]
+    np.testing.assert_array_equal(*grads)
+
+
+# ---- normalisation -------------------------------------------------------------------------
+
+
+def run_norm(mode, x, mask, variables, train=True):
+    return Norm(mode).apply(variables, x, train=train, mask=mask, mutable=["batch_stats"])
+
+
+@pytest.mark.parametrize("mode", ["running", "batch"])
+@pytest.mark.parametrize("shape", [(4,), (3, 2, 4)])
+def test_norm_ignores_padding(x64, mode, shape):
+    x = draw(0, 5, *shape)
+    padded = jnp.concatenate([x, 100 + draw(1, 3, *shape)])
+    mask = jnp.arange(8) < 5
+    variables = Norm(mode).init(jax.random.key(0), x, train=True)
+    variables = jax.tree.map(lambda v: v + 0.1, variables)
+    weight = draw(2, *x.shape)
+
+    def loss(variables, x, mask):
+        y, stats = run_norm(mode, x, mask, variables)
+        return jnp.sum(weight * y[:5]), (y[:5], stats)
+
+    grad = jax.value_and_grad(loss, (0, 1), has_aux=True)
+    value, (by_params, by_x) = grad(variables, x, None)
+    padded_value, (by_params_padded, by_x_padded) = grad(variables, padded, mask)
+    chex.assert_trees_all_close(padded_value, value, rtol=1e-12, atol=1e-13)
+    chex.assert_trees_all_close(by_params_padded, by_params, rtol=1e-9, atol=1e-12)
+    chex.assert_trees_all_close(by_x_padded[:5], by_x, rtol=1e-9, atol=1e-12)
+    assert not np.any(by_x_padded[5:])
+
+
+def test_norm_by_hand():
+    """PyTorch: batch normalised by the biased variance, running one moved to the unbiased."""
+    x = jnp.array([[1.0], [2.0], [6.0]])  # mean 3, biased variance 14/3, unbiased 7
+    y, new = run_norm("running", x, None, Norm().init(jax.random.key(0), x, train=True))
+    np.testing.assert_allclose(y[:, 0], (x[:, 0] - 3) / np.sqrt(14 / 3 + 1e-5), rtol=1e-6)
+    stats = new["batch_stats"]
+    np.testing.assert_allclose(stats["mean"], [0.3], rtol=1e-6)
+    np.testing.assert_allclose(stats["var"], [0.9 + 0.7], rtol=1e-6)
+
+
+def test_norm_modes():
+    x = draw(0, 6, 4)
+    variables = Norm().init(jax.random.key(0), x, train=True)
+    np.testing.assert_array_equal(variables["batch_stats"]["mean"], 0)  # init leaves them alone
+    variables["batch_stats"] = {"mean": jnp.full(4, 2.0), "var": jnp.full(4, 4.0)}
+    y, new = run_norm("running", x, None, variables, train=False)
+    np.testing.assert_allclose(y, (x - 2) / 2, rtol=1e-4)
+    chex.assert_trees_all_equal(new["batch_stats"], variables["batch_stats"])
+    only_params = {"params": variables["params"]}
+    for train in (True, False):
+        y, new = run_norm("batch", x, None, only_params, train)
+        np.testing.assert_allclose(y.mean(0), 0, atol=1e-6)
+        assert "batch_stats" not in new
+    y, new = run_norm("none", x, None, {})
+    assert y is x and not new
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_norm_of_one_sample_is_the_bias(rows):
+    """Exactly, or rounding would decide on which side of a ReLU it falls."""
+    x = 3.3 * draw(0, 4, 5)
+    variables = Norm().init(jax.random.key(0), x, train=True)
+    mask = jnp.arange(4) < rows
+
+    def loss(x):
+        y, new = run_norm("running", x, mask, variables)
+        return jnp.sum(y[:rows]), (y, new)
+
+    (_, (y, new)), grad = jax.jit(jax.value_and_grad(loss, has_aux=True))(x)
+    chex.assert_tree_all_finite((y, new, grad))
+    np.testing.assert_array_equal(y[:rows], 0)
+
+
+# ---- heads ---------------------------------------------------------------------------------
+
+
+def head_of(spec, features=6, classes=4):
+    params = heads.init_head(jax.random.key(0), spec, features, classes)
+    h = draw(5, 3, features)
+    return params, h, *heads.apply_head(params, h, spec)
+
+
+def test_linear_head():
+    params, h, projected, logits = head_of(HeadSpec())
+    assert set(params) == {"head"} and projected is h
+    head = params["head"]
+    np.testing.assert_allclose(logits, h @ head["kernel"] + head["bias"], rtol=1e-6)
+    assert set(head_of(HeadSpec(bias=False))[0]["head"]) == {"kernel"}
+
+
+@pytest.mark.parametrize("kind", ["etf", "orthonormal"])
+def test_fixed_heads(kind):
+    params, h, projected, logits = head_of(HeadSpec(kind, bias=False, normalise=True))
+    kernel = np.asarray(params["head"]["kernel"])
+    expected = np.eye(4) if kind == "orthonormal" else (4 * np.eye(4) - 1) / 3
+    np.testing.assert_allclose(kernel.T @ kernel, expected, atol=1e-5)
+    assert set(params["head"]) == {"kernel"}
+    np.testing.assert_allclose(np.linalg.norm(projected, axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(logits, projected @ kernel, rtol=1e-5, atol=1e-6)
+
+
+def test_cosine_head():
+    params, h, _, logits = head_of(HeadSpec("cosine", bias=False))
+    kernel = np.asarray(params["head"]["kernel"])
+    expected = (h / np.linalg.norm(h, axis=1, keepdims=True)) @ (
+        kernel / np.linalg.norm(kernel, axis=0)
+    )
+    np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_projector_and_scale():
+    spec = HeadSpec("etf", bias=False, projector=(FEATURES, CLASSES), learn_scale=True)
+    params, h, projected, logits = head_of(spec)
+    layers = params["projector"]
+    assert [layers[i]["kernel"].shape for i in "01"] == [(6, 6), (6, 4)]
+    hidden = np.maximum(h @ layers["0"]["kernel"] + layers["0"]["bias"], 0)
+    np.testing.assert_allclose(
+        projected, hidden @ layers["1"]["kernel"] + layers["1"]["bias"], rtol=1e-4, atol=1e-6
+    )
+    assert params["scale"] == 1
+    _, doubled = heads.apply_head({**params, "scale": jnp.asarray(2.0)}, h, spec)
+    np.testing.assert_allclose(doubled, 2 * logits, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["etf", "orthonormal"])
+def test_too_many_classes(kind):
+    model = models.build("resnet8", (8, 8, 3), 100, HeadSpec(kind, bias=False))
+    with pytest.raises(UserError, match="100 classes do not fit an .* head on 64 features"):
+        jax.eval_shape(model.init, jax.random.key(0))
+    wide = HeadSpec(kind, bias=False, projector=(CLASSES,))
+    jax.eval_shape(models.build("resnet8", (8, 8, 3), 100, wide).init, jax.random.key(0))
+
+
+# ---- whole models --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name, shape, expected",
+    [
+        ("resnet20", (32, 32, 3), 269_722),  # published, option A shortcuts, linear head
+        ("resnet8", (32, 32, 3), 75_290),
+        ("cnn", (28, 28, 1), 260 + 5_020 + 320 * 256 + 256 + 256 * 128 + 128 + 1_290),
+        ("mlp", (28, 28, 1), 784 * 200 + 200 + 200 * 128 + 128 + 1_290),
+    ],
+)
+def test_parameter_counts(name, shape, expected):
+    model = models.build(name, shape, 10, HeadSpec())
+    weights = jax.eval_shape(model.init, jax.random.key(0))
+    assert tree.num_elements(weights.params) == expected
+    out, stats = jax.eval_shape(
+        lambda w: model.apply(w, jnp.zeros((3, *shape)), train=True, key=jax.random.key(0)), weights
+    )
+    assert out.logits.shape == (3, 10) and out.features.shape == (3, 128 if "r" not in name else 64)
+    chex.assert_trees_all_equal_shapes_and_dtypes(stats, weights.stats)
+
+
+def test_resnet_stages():
+    model = models.build("resnet8", (16, 16, 3), 10, HeadSpec())
+    weights = jax.eval_shape(model.init, jax.random.key(0))
+    apply = lambda w: model.apply(w, jnp.zeros((2, 16, 16, 3)), train=False)[0]  # noqa: E731
+    maps = [b.shape for b in jax.eval_shape(apply, weights).blocks]
+    assert maps == [(2, 16, 16, 16), (2, 8, 8, 32), (2, 4, 4, 64)]
+
+
+def test_unknown_model():
+    with pytest.raises(UserError, match="unknown model 'resnet21': did you mean 'resnet20'"):
+        models.build("resnet21", (8, 8, 1), 10, HeadSpec())
+
+
+@pytest.mark.parametrize("name, shape", [("cnn", (8, 8, 1)), ("resnet8", (4, 8, 3)), ("mlp", (9,))])
+def test_image_too_small(name, shape):
+    with pytest.raises(UserError, match=f"model '{name}' takes images of at least"):
+        models.build(name, shape, 10, HeadSpec())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_smallest_image_works(name):
+    size = MODELS[name].min_size
+    model = models.build(name, (size, size, 1), 3, HeadSpec())
+    weights = jax.eval_shape(model.init, jax.random.key(0))
+    apply = lambda w: model.apply(w, jnp.zeros((1, size, size, 1)), train=False)[0]  # noqa: E731
+    assert jax.eval_shape(apply, weights).logits.shape == (1, 3)
+
+
+def test_padding_changes_no_model(x64):
+    """Loss, gradient and statistics of a whole network."""
+    model = models.build("resnet8", (8, 8, 1), 3, HeadSpec())
+    weights = model.init(jax.random.key(0))
+    x, y = draw(0, 3, 8, 8, 1), jnp.array([0, 2, 2])
+    padded_x = jnp.concatenate([x, 9 * draw(1, 2, 8, 8, 1)])
+    padded_y = jnp.concatenate([y, jnp.array([1, 1])])
+
+    @jax.jit
+    def step(weights, x, y, mask):
+        def loss(params):
+            out, stats = model.apply(weights._replace(params=params), x, train=True, mask=mask)
+            return losses.masked_mean(losses.cross_entropy(out.logits, y), mask), stats
+
+        return jax.value_and_grad(loss, has_aux=True)(weights.params)
+
+    expected = step(weights, x, y, jnp.ones(3, bool))
+    actual = step(weights, padded_x, padded_y, jnp.arange(5) < 3)
+    chex.assert_trees_all_close(actual, expected, rtol=1e-8, atol=1e-10)
+    assert np.any(jax.tree.leaves(expected[0][1])[0])  # statistics moved
+
+
+def test_dropout_needs_a_key_only_in_training():
+    model = models.build("cnn", (16, 16, 1), 3, HeadSpec())
+    weights, x = model.init(jax.random.key(0)), draw(0, 2, 16, 16, 1)
+    features = [model.apply(weights, x, train=True, key=jax.random.key(k))[0].features
+                for k in (1, 1, 2)]  # fmt: skip
+    np.testing.assert_array_equal(features[0], features[1])
+    assert np.any(features[0] != features[2])
+    still = [model.apply(weights, x, train=False)[0].features for _ in range(2)]
+    np.testing.assert_array_equal(*still)

@@ -1,0 +1,416 @@
+"""Whole runs: what they leave on disk, and that stopping them anywhere changes nothing."""
+
+import dataclasses
+import importlib.util
+import json
+import math
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+import yaml
+
+from fedjax_nc import cli, config, flags
+from fedjax_nc.data import datasets, federated, prepared
+from fedjax_nc.errors import UserError
+from fedjax_nc.io import rundir
+
+ROOT = Path(__file__).parents[1]
+DATA = ["--dataset=digits", "--model=mlp", "--data.limit=300"]
+FEW = ["--federation.clients=4", "--federation.participants=2", "--local.epochs=1"]
+SAVING = ["--execution.checkpoint_every=2"]
+PLAIN = ["--evaluation.no-personal", "--evaluation.no-finetune"]
+FEDETF = "--method=fedetf(cycles=1, finetune_epochs=1)"
+# five rounds, of which only the last two are tested
+COMMAND = [FEDETF, *DATA, *FEW, *SAVING, "--rounds=5", "--evaluation.every=4",
+           "--evaluation.last=2", "--seeds", "0", "1"]  # fmt: skip
+
+
+def directory_of(out, argv, seed=0):
+    cfg = next(c for c in flags.parse(list(argv)).configs if c.seed == seed)
+    return rundir.path_of(str(out), cfg)
+
+
+def train(out, argv):
+    """Run in this process, successfully; the first seed's directory."""
+    assert cli.train([*argv, f"--out={out}"]) == 0
+    return directory_of(out, argv, flags.parse(list(argv)).configs[0].seed)
+
+
+def rows_of(directory):
+    """Every recorded round, without the time it took."""
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+def steps_of(directory):
+    return sorted(int(p.name) for p in (directory / "ckpt").iterdir() if p.name.isdigit())
+
+
+def state_of(directory, step=None):
+    """A checkpoint as Orbax reads it, without any of the project's code."""
+    step = steps_of(directory)[-1] if step is None else step
+    with ocp.CheckpointManager(directory / "ckpt") as manager:
+        return manager.restore(step, args=ocp.args.StandardRestore())
+
+
+def files_of(directory):
+    return {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in directory.rglob("*") if p.is_file()}
+
+
+def assert_same_run(left, right):
+    """The same record of every round and bit-identical final state."""
+    assert rows_of(left) == rows_of(right)
+    a, b = (jax.tree_util.tree_leaves_with_path(state_of(d)) for d in (left, right))
+    assert [path for path, _ in a] == [path for path, _ in b]
+    for (path, x), (_, y) in zip(a, b, strict=True):
+        np.testing.assert_array_equal(x, y, str(path))
+    timed = ("seconds_per_round", "compile_seconds", "clients_per_second")
+    ends = [json.loads((d / "summary.json").read_text()) for d in (left, right)]
+    for end in ends:
+        assert all(end.pop(name) >= 0 for name in timed)
+    assert ends[0] == ends[1]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run of two seeds; tests that change files take a copy."""
+    out = tmp_path_factory.mktemp("finished")
+    train(out, COMMAND)
+    return out
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """(out, directory of seed 0) of a copy of the finished run."""
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    return out, directory_of(out, COMMAND)
+
+
+# --- what a run leaves
+
+
+def test_run_leaves_all_its_files(finished):
+    directory = directory_of(finished, COMMAND)
+    names = {"config.yaml", "command.txt", "environment.json", "partition.npz", "metrics.jsonl",
+             "summary.json", "curves.png", "ckpt"}  # fmt: skip
+    assert {p.name for p in directory.iterdir()} == names
+    assert steps_of(directory) == [4, 5]
+    assert (directory / "command.txt").read_text().strip()
+    environment = json.loads((directory / "environment.json").read_text())
+    assert environment["packages"]["jax"] == jax.__version__
+    assert environment["devices"] == [str(d) for d in jax.devices()]
+
+
+def test_config_gives_the_configuration_back(finished):
+    content = yaml.safe_load((directory_of(finished, COMMAND) / "config.yaml").read_text())
+
+    def load(cls, values):
+        types = {f.name: f.default_factory for f in dataclasses.fields(cls)}
+        made = {k: load(types[k], v) if isinstance(v, dict) else v for k, v in values.items()}
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in made.items()})
+
+    assert load(config.RunConfig, content) == flags.parse(COMMAND).configs[0]
+
+
+def test_metrics_have_one_row_per_round(finished):
+    rows = rows_of(directory_of(finished, COMMAND))
+    assert [row["round"] for row in rows] == [1, 2, 3, 4, 5]
+    assert [row["round"] for row in rows if "global_accuracy" in row] == [4, 5]
+    assert all(math.isfinite(value) for row in rows for value in row.values())
+
+
+def test_summary_says_what_the_run_came_to(finished):
+    directory = directory_of(finished, COMMAND)
+    summary, rows = json.loads((directory / "summary.json").read_text()), rows_of(directory)
+    named = {k: summary[k] for k in ("method", "dataset", "model", "protocol", "seed", "rounds")}
+    assert named == {"method": "fedetf(cycles=1, finetune_epochs=1)", "dataset": "digits",
+                     "model": "mlp", "protocol": "quick", "seed": 0, "rounds": 5}  # fmt: skip
+    last = [row["global_accuracy"] for row in rows[-2:]]
+    assert summary["global_accuracy"] == statistics.fmean(last)
+    assert (summary["averaged_rounds"], summary["final_accuracy"]) == (2, last[-1])
+    assert 0 <= summary["personal_accuracy"] <= 1 and 0 <= summary["finetuned_accuracy"] <= 1
+    assert summary["seconds_per_round"] > 0 and summary["compile_seconds"] >= 0
+    # body 64-200-128 and the projector to 10 with their biases, and the scale; no head
+    floats = 64 * 200 + 200 + 200 * 128 + 128 + 128 * 10 + 10 + 1
+    assert summary["bytes_up_per_client"] == 4 * floats
+    assert summary["bytes_up"] == summary["bytes_down"] == 4 * floats * 5 * 2
+
+
+def test_curves_are_a_picture(finished):
+    from PIL import Image
+
+    with Image.open(directory_of(finished, COMMAND) / "curves.png") as picture:
+        picture.verify()
+        assert picture.format == "PNG" and min(picture.size) > 300
+
+
+def test_seeds_run_in_directories_of_their_own(finished):
+    first, second = (directory_of(finished, COMMAND, seed) for seed in (0, 1))
+    assert first.parent == second.parent
+    assert (second / "summary.json").exists()
+    assert rows_of(first) != rows_of(second)
+
+
+def test_partition_reads_back(finished, tmp_path):
+    first = directory_of(finished, COMMAND)
+    argv = [*COMMAND[:-3], f"--data.partition_file={first / 'partition.npz'}"]
+    arrays = datasets.load("digits")
+    _, y = federated.limit_examples(arrays.train_x, arrays.train_y, 300)
+    splits = []
+    for cfg in (flags.parse(COMMAND).configs[0], flags.parse(argv).configs[0]):
+        splits.append(federated.split_clients(cfg.data, 4, cfg.partition_seed, y, arrays.test_y))
+    assert splits[0].pool == splits[1].pool
+    for left, right in zip((*splits[0].train, *splits[0].test),
+                           (*splits[1].train, *splits[1].test), strict=True):  # fmt: skip
+        np.testing.assert_array_equal(left, right)
+    again = train(tmp_path, argv)
+    assert "digits-file" in str(again)
+    assert rows_of(again) == rows_of(first)
+
+
+# --- the same command again
+
+
+def test_same_command_does_nothing_when_finished(finished, capfd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    before = files_of(finished)
+    train(finished, COMMAND)
+    printed = capfd.readouterr()
+    assert printed.err.count("already finished") == 2
+    assert "mean ± std" in printed.out
+    assert files_of(finished) == before
+
+
+def test_overwrite_starts_again(copied, finished):
+    out, directory = copied
+    (directory / "stray.txt").write_text("old")
+    before = (directory / "summary.json").stat().st_mtime_ns
+    train(out, [*COMMAND[:-3], "--overwrite"])
+    assert not (directory / "stray.txt").exists()
+    assert (directory / "summary.json").stat().st_mtime_ns > before
+    assert_same_run(directory, directory_of(finished, COMMAND))
+
+
+def test_run_stopped_after_its_last_round_is_finished(copied, finished, capfd):
+    out, directory = copied
+    (directory / "summary.json").unlink()
+    with (directory / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 6, "lo')  # torn by a kill
+    train(out, COMMAND)
+    assert "resuming after round 5" in capfd.readouterr().err
+    assert_same_run(directory, directory_of(finished, COMMAND))
+
+
+def test_run_of_another_configuration_is_left_alone(copied, capfd):
+    out, directory = copied
+    path = directory / "config.yaml"
+    path.write_text(path.read_text().replace("lr: 0.05", "lr: 0.06"))
+    before = files_of(out)
+    assert cli.train([*COMMAND, f"--out={out}"]) == 2
+    printed = capfd.readouterr().err
+    assert printed.startswith("error: ") and "another configuration" in printed
+    assert printed.count("\n") == 1
+    assert files_of(out) == before
+
+
+# --- checkpoints that cannot be read
+
+
+def damage(directory, step, how):
+    """Spoil the arrays of a checkpoint."""
+    for path in (directory / "ckpt" / str(step) / "default").rglob("*"):
+        if path.is_file():
+            data = path.read_bytes()
+            if how == "cut":
+                path.write_bytes(data[: len(data) // 2])
+            elif how == "garbage":
+                path.write_bytes(bytes(len(data)))
+            elif path.parent.name == "d":
+                path.unlink()
+
+
+@pytest.mark.parametrize("how", ["cut", "garbage", "lost"])
+def test_damaged_checkpoint_falls_back_to_the_last_good_one(copied, finished, how, capfd):
+    out, directory = copied
+    (directory / "summary.json").unlink()
+    damage(directory, 5, how)
+    train(out, COMMAND)
+    printed = capfd.readouterr().err
+    assert "warning: checkpoint of round 5 cannot be read" in printed
+    assert "the last good checkpoint is round 4: resuming from it" in printed
+    assert "resuming after round 4" in printed
+    assert_same_run(directory, directory_of(finished, COMMAND))
+
+
+def test_nothing_but_damaged_checkpoints(copied, capfd):
+    out, directory = copied
+    (directory / "summary.json").unlink()
+    for step in (4, 5):
+        damage(directory, step, "cut")
+    assert cli.train([*COMMAND, f"--out={out}"]) == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert [line for line in lines if line.startswith("error: ")] == lines
+    assert len(lines) == 1 and "can be read" in lines[0] and "--overwrite" in lines[0]
+    assert len(rows_of(directory)) == 5 and steps_of(directory) == [4, 5]  # nothing was deleted
+
+
+# --- clients that go wrong
+
+
+def test_client_without_data_is_skipped_with_a_warning(tmp_path, capfd):
+    parts = tmp_path / "parts.json"
+    parts.write_text(
+        json.dumps({"0": list(range(0, 300, 2)), "1": [], "2": list(range(1, 300, 2))})
+    )
+    argv = ["--method=fedavg", *DATA, *PLAIN, f"--data.partition_file={parts}", "--rounds=2",
+            "--federation.clients=3", "--federation.participants=3"]  # fmt: skip
+    assert cli.train([*argv, f"--out={tmp_path / 'out'}", "--strict"]) == 2
+    printed = capfd.readouterr().err
+    assert printed.startswith("error: 1 of 3 clients have no training data (1)")
+    assert printed.count("\n") == 1 and not (tmp_path / "out").exists()
+    directory = train(tmp_path / "out", argv)
+    warning = "warning: 1 of 3 clients have no training data (1): they are skipped"
+    assert warning in capfd.readouterr().err
+    assert [row["round"] for row in rows_of(directory)] == [1, 2]
+
+
+def test_update_that_is_not_finite_stops_the_run(tmp_path, capfd):
+    argv = ["--method=fedavg", *DATA, *FEW, *PLAIN, "--rounds=30", "--local.schedule=exponential",
+            "--local.decay=1e6", "--execution.checkpoint_every=1"]  # fmt: skip
+    assert cli.train([*argv, f"--out={tmp_path}"]) == 2
+    line = capfd.readouterr().err.splitlines()[-1]
+    assert line.startswith("error: round ") and "NaN or infinite" in line
+    bad, client = (int(word.strip(":,")) for word in line.split()[2:5:2])
+    assert 1 < bad < 30 and 0 <= client < 4
+    directory = directory_of(tmp_path, argv)
+    assert line.endswith(f"Last good checkpoint: round {bad - 1}")
+    assert steps_of(directory)[-1] == bad - 1
+    state = state_of(directory)
+    assert int(state["round"]) == bad - 1
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(state["weights"]))
+    assert [row["round"] for row in rows_of(directory)] == list(range(1, bad))
+    assert not (directory / "summary.json").exists()
+
+
+# --- kill -9
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory):
+    """Start run.py in a process of its own that compiles fast and keeps what it compiled."""
+    cache = tmp_path_factory.mktemp("cache")
+    env = os.environ | {"XDG_CACHE_HOME": str(cache), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    env.pop("JAX_COMPILATION_CACHE_DIR", None)
+
+    def start(out, argv):
+        return subprocess.Popen(
+            [sys.executable, str(ROOT / "experiments" / "run.py"), *argv, f"--out={out}"],
+            cwd=cache, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    return start
+
+
+def finish(process):
+    """The stderr of a process that must succeed."""
+    _, printed = process.communicate(timeout=300)
+    assert process.returncode == 0, printed
+    return printed
+
+
+def kill_during_rounds(process, directory, rows):
+    """SIGKILL once so many rounds are recorded and a checkpoint is complete."""
+    log, deadline = directory / "metrics.jsonl", time.monotonic() + 200
+    while process.poll() is None and time.monotonic() < deadline:
+        if log.exists() and log.read_bytes().count(b"\n") >= rows and steps_of(directory):
+            break
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    printed = process.communicate()[1]
+    assert process.returncode == -signal.SIGKILL, printed
+    assert steps_of(directory) and not (directory / "summary.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "argv",
+    [["--method=fedetf"], ["--method=scaffold"],
+     ["--method=moon", "--execution.client_state_mb=0"]],
+    ids=["fedetf", "scaffold", "moon-host"],
+)  # fmt: skip
+def test_kill_and_resume_is_bit_identical(command, tmp_path, argv):
+    argv = [*argv, *DATA, *FEW, *SAVING, *PLAIN, "--rounds=60"]
+    whole, stopped = (directory_of(tmp_path / name, argv) for name in ("whole", "stopped"))
+    finish(command(tmp_path / "whole", argv))
+    kill_during_rounds(command(tmp_path / "stopped", argv), stopped, rows=5)
+    done = len(rows_of(stopped))
+    assert 5 <= done < 60
+    printed = finish(command(tmp_path / "stopped", argv))
+    assert "resuming after round" in printed
+    assert_same_run(stopped, whole)
+    has_clients = jax.tree.leaves(state_of(whole)["clients"])
+    assert bool(has_clients) == ("--method=fedetf" not in argv)
+
+
+def test_client_state_on_the_host_changes_nothing(tmp_path):
+    argv = ["--method=moon", *DATA, *FEW, *SAVING, *PLAIN, "--rounds=3"]
+    device = train(tmp_path, argv)
+    host = train(tmp_path, [*argv, "--execution.client_state_mb=0"])
+    left, right = state_of(device), state_of(host)
+    assert jax.tree.leaves(left["clients"])
+    for x, y in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
+
+
+# --- many runs, real photographs
+
+
+def test_compare_writes_one_table(finished, tmp_path, capsys):
+    spec = importlib.util.spec_from_file_location("compare", ROOT / "experiments" / "compare.py")
+    compare = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(compare)
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    rest = [*COMMAND[1:], f"--out={out}"]
+    file = tmp_path / "table.md"
+    methods = [FEDETF.removeprefix("--method="), "fedavg"]
+    assert compare.main([*methods, "--to", str(file), "--", *rest]) == 0
+    text = file.read_text()
+    assert "compare.py" in text and "--seeds 0 1" in text
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert lines == [line for line in capsys.readouterr().out.splitlines() if line[:1] == "|"]
+    assert len(lines) == 4 and len({line.count("|") for line in lines}) == 1
+    summaries = [json.loads((directory_of(out, COMMAND, s) / "summary.json").read_text())
+                 for s in (0, 1)]  # fmt: skip
+    values = [100 * s["global_accuracy"] for s in summaries]
+    mean = f"{statistics.fmean(values):.1f} ± {statistics.pstdev(values):.1f}"
+    assert lines[2].startswith(f"| `{methods[0]}` | {mean} |")
+    assert lines[3].startswith("| `fedavg` | ")
+
+
+@pytest.mark.slow
+def test_fedetf_trains_on_real_cifar10(tmp_path):
+    try:
+        prepared.inspect("cifar10", prepared.data_dir(None))
+    except UserError as error:
+        pytest.skip(f"CIFAR-10 is not prepared: {error}")
+    argv = ["--method=fedetf", "--dataset=cifar10", "--data.limit=500", *FEW, "--rounds=2",
+            "--evaluation.no-finetune"]  # fmt: skip
+    directory = train(tmp_path, argv)
+    rows = rows_of(directory)
+    assert [row["round"] for row in rows] == [1, 2]
+    assert rows[1]["loss"] < rows[0]["loss"]
+    summary = json.loads((directory / "summary.json").read_text())
+    assert (summary["dataset"], summary["model"]) == ("cifar10", "cnn")
+    assert 0 < summary["global_accuracy"] < 1
