@@ -67,20 +67,20 @@ class Progressing:
             text += f"  {self.participants / max(each, 1e-9):.1f} clients/s"
             if not last and not self.console.is_terminal:
                 text += f"  eta {each * (rounds - row['round']):.0f} s"
-        self._show(self.job, text, row["round"], rounds, last)
+        self._show(self.job, self.description, text, row["round"], rounds)
 
     def stage(self, name: str, done: int, total: int) -> None:
         """Show how far the work after the rounds is."""
         if self.bar.tasks[-1].description != name:
             self.bar.add_task(name, total=total, text="")
-        text = f"{name}: client {done}/{total}"
-        self._show(self.bar.tasks[-1].id, text, done, total, done == total)
+        self._show(self.bar.tasks[-1].id, name, f"client {done}/{total}", done, total)
 
-    def _show(self, job: Any, text: str, done: int, total: int, last: bool) -> None:
+    def _show(self, job: Any, name: str, text: str, done: int, total: int) -> None:
         self.bar.update(job, total=total, completed=done, text=text)
         now = time.monotonic()
-        if not self.console.is_terminal and (last or now - self.printed >= _LINE_SECONDS):
-            self.note(f"{self.description}: {text}")
+        due = done == total or now - self.printed >= _LINE_SECONDS
+        if due and not self.console.is_terminal:
+            self.note(f"{name}: {text}")
             self.printed = now
 
 

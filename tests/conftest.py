@@ -86,7 +86,7 @@ def tiny(tiny_split):
     def batches(pool, numbers, mask, key):  # in the working precision, unlike images'
         return Batch(pool.x[numbers] / 255.0 - 0.5, pool.y[numbers], mask)
 
-    def make(method="fedavg", *, widths=(6, 5), norm="running", local_cfg=None, federation=None):
+    def make(method="fedavg", *, widths=(5,), norm="running", local_cfg=None, federation=None):
         method = registry.build(method) if isinstance(method, str) else method
         local_cfg = config.Local(**{"batch_size": 4, "lr": 0.1} | (local_cfg or {}))
         federation = config.Federation(
