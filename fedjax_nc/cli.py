@@ -49,7 +49,8 @@ def start_jax(devices: int) -> None:
 
     with contextlib.suppress(RuntimeError):  # a program that has used jax keeps its devices
         jax.config.update("jax_num_cpu_devices", devices or os.cpu_count() or 1)
-    if jax.config.jax_compilation_cache_dir is None:  # else as JAX_COMPILATION_CACHE_DIR says
+    # JAX_COMPILATION_CACHE_DIR, or the program we are part of, may have chosen one already
+    if jax.config.values["jax_compilation_cache_dir"] is None:
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         jax.config.update("jax_compilation_cache_dir", str(Path(home) / "fedjax_nc" / "xla"))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

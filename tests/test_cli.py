@@ -8,6 +8,7 @@ import sys
 import typing
 from pathlib import Path
 
+import jax
 import jaxtyping
 import numpy as np
 import pytest
@@ -24,6 +25,12 @@ from fedjax_nc.models.catalogue import MODELS
 ROOT = Path(__file__).parents[1]
 RUN = [sys.executable, str(ROOT / "experiments" / "run.py")]
 SMALL = ["--dataset=digits", "--model=mlp", "--federation.clients=3", "--federation.participants=3"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _keep_devices():
+    """Take up conftest's devices, so that no command sets up others for the tests that follow."""
+    jax.devices()
 
 
 @pytest.fixture

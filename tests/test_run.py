@@ -35,6 +35,12 @@ COMMAND = [FEDETF, *DATA, *FEW, *SAVING, "--rounds=5", "--evaluation.every=4",
            "--evaluation.last=2", "--seeds", "0", "1"]  # fmt: skip
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _keep_devices():
+    """Take up conftest's devices, so that no command sets up others for the tests that follow."""
+    jax.devices()
+
+
 def directory_of(out, argv, seed=0):
     cfg = next(c for c in flags.parse(list(argv)).configs if c.seed == seed)
     return rundir.path_of(str(out), cfg)
@@ -308,12 +314,12 @@ def test_update_that_is_not_finite_stops_the_run(tmp_path, capfd):
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
-    """Start run.py in a process of its own that compiles fast and keeps what it compiled."""
+    """Start run.py in a process of its own; `quick` compiles fast to slower code."""
     cache = tmp_path_factory.mktemp("cache")
-    env = os.environ | {"XDG_CACHE_HOME": str(cache), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    env.pop("JAX_COMPILATION_CACHE_DIR", None)
+    env = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
 
-    def start(out, argv):
+    def start(out, argv, quick=True):
+        env["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(quick))
         return subprocess.Popen(
             [sys.executable, str(ROOT / "experiments" / "run.py"), *argv, f"--out={out}"],
             cwd=cache, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -350,12 +356,12 @@ def kill_during_rounds(process, directory, rows):
     ids=["fedetf", "scaffold", "moon-host"],
 )  # fmt: skip
 def test_kill_and_resume_is_bit_identical(command, tmp_path, argv):
-    argv = [*argv, *DATA, *FEW, *SAVING, *PLAIN, "--rounds=60"]
+    argv = [*argv, *DATA, *FEW, *SAVING, *PLAIN, "--rounds=40"]
     whole, stopped = (directory_of(tmp_path / name, argv) for name in ("whole", "stopped"))
     finish(command(tmp_path / "whole", argv))
     kill_during_rounds(command(tmp_path / "stopped", argv), stopped, rows=5)
     done = len(rows_of(stopped))
-    assert 5 <= done < 60
+    assert 5 <= done < 40
     printed = finish(command(tmp_path / "stopped", argv))
     assert "resuming after round" in printed
     assert_same_run(stopped, whole)
@@ -400,17 +406,19 @@ def test_compare_writes_one_table(finished, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_fedetf_trains_on_real_cifar10(tmp_path):
+def test_fedetf_trains_on_real_cifar10(command, tmp_path):
     try:
         prepared.inspect("cifar10", prepared.data_dir(None))
     except UserError as error:
         pytest.skip(f"CIFAR-10 is not prepared: {error}")
-    argv = ["--method=fedetf", "--dataset=cifar10", "--data.limit=500", *FEW, "--rounds=2",
-            "--evaluation.no-finetune"]  # fmt: skip
-    directory = train(tmp_path, argv)
+    argv = ["--method=fedetf", "--dataset=cifar10", "--data.limit=500", "--data.partition=iid",
+            "--federation.clients=2", "--federation.participants=2", "--local.epochs=5",
+            "--rounds=2", "--data.client_test=split", *PLAIN]  # fmt: skip
+    directory = directory_of(tmp_path, argv)
+    finish(command(tmp_path, argv, quick=False))
     rows = rows_of(directory)
     assert [row["round"] for row in rows] == [1, 2]
     assert rows[1]["loss"] < rows[0]["loss"]
     summary = json.loads((directory / "summary.json").read_text())
     assert (summary["dataset"], summary["model"]) == ("cifar10", "cnn")
-    assert 0 < summary["global_accuracy"] < 1
+    assert 0.15 < summary["global_accuracy"] < 1  # chance is 0.1
