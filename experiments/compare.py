@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
     try:
         commands = [flags.parse([f"--method={m}", *rest]) for m in given.methods]
         cli.start_jax(commands[0].configs[0].execution.devices)
-        rows = [[cli.run(cfg, command) for cfg in command.configs] for command in commands]
+        rows = [cli.run(command) for command in commands]
     except UserError as error:
         return flags.exit_with(error)
     table = markdown(rows)

@@ -28,7 +28,7 @@ def train(argv: list[str]) -> int:
             prepared = job.prepare(command.configs[0], strict=command.strict)
             console.show_facts("Dry run: nothing is trained or written", work.facts(prepared))
             return 0
-        summaries = [run(cfg, command) for cfg in command.configs]
+        summaries = run(command)
     except UserError as error:
         return flags.exit_with(error)
     except BrokenPipeError:  # `--help | head`
@@ -58,14 +58,21 @@ def start_jax(devices: int) -> None:
         raise UserError(f"--execution.devices={devices}: this machine has {len(jax.devices())}")
 
 
-def run(cfg: RunConfig, command: flags.Command) -> dict[str, Any]:
-    """One run: its summary, from disk if it is finished."""
+def run(command: flags.Command) -> list[dict[str, Any]]:
+    """All seeds of a command: their summaries, from disk where they are finished."""
+    from fedjax_nc.io import rundir
+
+    for cfg in command.configs:  # all of them before the first is trained
+        rundir.check(rundir.path_of(command.out, cfg), cfg, overwrite=command.overwrite)
+    return [_run_seed(cfg, command) for cfg in command.configs]
+
+
+def _run_seed(cfg: RunConfig, command: flags.Command) -> dict[str, Any]:
     from fedjax_nc import console, job, loop
     from fedjax_nc.io import rundir
 
     directory = rundir.path_of(command.out, cfg)
     finished = directory / "summary.json"
-    rundir.check(directory, cfg, overwrite=command.overwrite)
     if finished.exists() and not command.overwrite:
         print(f"already finished: {directory} (--overwrite starts again)", file=sys.stderr)
         return json.loads(finished.read_text())

@@ -4,6 +4,7 @@ import statistics
 import time
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -94,7 +95,8 @@ def show_results(summaries: list[dict[str, Any]]) -> None:
     }  # fmt: skip
     head = summaries[0]
     table = Table(title=f"{head['method']} on {head['dataset']}, {head['model']}, "
-                        f"{head['rounds']} rounds ({head['protocol']})")  # fmt: skip
+                        f"{head['rounds']} rounds ({head['protocol']})",
+                  box=box.SIMPLE_HEAD)  # fmt: skip
     table.add_column("seed")
     shown = [k for k in columns if any(s.get(k) is not None for s in summaries)]
     for key in shown:
@@ -107,8 +109,8 @@ def show_results(summaries: list[dict[str, Any]]) -> None:
             values = [s[key] for s in summaries if s.get(key) is not None]
             scale = 100 if "accuracy" in key else 1
             mean, std = statistics.fmean(values), statistics.pstdev(values)
-            cells.append(f"{mean * scale:.2f} ± {std * scale:.2f}")
-        table.add_row("mean ± std", *cells)
+            cells.append(f"{mean * scale:.1f}±{std * scale:.1f}")
+        table.add_row("mean±std", *cells)
     Console().print(table)
 
 

@@ -83,7 +83,7 @@ def _train(job: Job, log: Path, manager, reporter: Reporter) -> tuple[State, lis
     round_fn = make_round(job.task, job.executor, clients_on_host=on_host)
     evaluate_fn = evaluate.make_evaluate(job.task, job.executor, cfg.evaluation.batch_size)
     averaged = cfg.rounds - cfg.evaluation.last
-    clock = time.perf_counter()
+    clock, first = time.perf_counter(), int(state.round)
     waiting: list[Pending] = []
 
     def finish(done: list[Pending]) -> None:
@@ -92,17 +92,18 @@ def _train(job: Job, log: Path, manager, reporter: Reporter) -> tuple[State, lis
         now = time.perf_counter()
         for row in new:
             row["seconds"] = (now - clock) / len(new)
+            row["compiled"] = row["round"] == first + 1
             records.append(log, row)
             rows.append(row)
             reporter.round(row, cfg.rounds)
         clock = now
 
-    for number in range(int(state.round), cfg.rounds):
+    for number in range(first, cfg.rounds):
         lr = schedule.learning_rate(cfg.local, number)
         state, metrics = round_fn(state, make_hyper(job, number), job.data)
         tested = (number + 1) % cfg.evaluation.every == 0 or number >= averaged
         scores = evaluate_fn(state.weights, job.data) if tested else None
-        compiled = len(rows) == 0  # the first round is waited for, so its time is compile time
+        compiled = number == first  # this round is waited for, so its time is compile time
         save = (number + 1) % cfg.execution.checkpoint_every == 0 or number + 1 == cfg.rounds
         waiting.append(Pending(number, lr, metrics, scores))
         ready = waiting if save or compiled else waiting[:-1]
@@ -138,8 +139,8 @@ def summarise(job: Job, state: State, rows: list[dict[str, Any]]) -> dict[str, A
     cfg = job.config
     tested = [row for row in rows if "global_accuracy" in row]
     reported = tested[-cfg.evaluation.last :]
-    seconds = [row["seconds"] for row in rows]
-    steady = statistics.fmean(seconds[1:] or seconds)
+    cold = [row["seconds"] for row in rows if row["compiled"]]  # one more after every resume
+    steady = statistics.fmean([row["seconds"] for row in rows if not row["compiled"]] or cold)
     up, down = traffic(job.task, state)
     total = cfg.rounds * cfg.federation.participants
     return {
@@ -156,7 +157,7 @@ def summarise(job: Job, state: State, rows: list[dict[str, Any]]) -> dict[str, A
         "global_loss": tested[-1]["global_loss"],
         **{k: tested[-1][k] for k in tested[-1] if k.startswith("client_")},
         "seconds_per_round": steady,
-        "compile_seconds": max(seconds[0] - steady, 0.0),
+        "compile_seconds": max(cold[0] - steady, 0.0),
         "clients_per_second": cfg.federation.participants / steady,
         "bytes_up": up * total,
         "bytes_down": down * total,

@@ -49,6 +49,9 @@ def split_clients(
     if cfg.partition_file:
         parts, tests, meta = partition.load_file(cfg.partition_file, len(train_y))
         pool = meta.get("pool", pool)
+        known = len(train_y) if pool == "train" else len(test_y)
+        if tests is not None and max((max(t, default=0) for t in tests), default=0) >= known:
+            raise UserError(f"{cfg.partition_file}: a test index is above {known - 1}")
         if len(parts) != clients:
             raise UserError(
                 f"{cfg.partition_file} has {len(parts)} clients, the run {clients}: "

@@ -106,6 +106,8 @@ def _check(entry: Entry, key: str, value: Any) -> None:
     if type(value) is not type(default) and not number:
         wanted = type(default).__name__
         raise UserError(f"hyperparameter {key} of {entry.name} is {wanted}, {value!r} was given")
+    if isinstance(value, int | float) and not 0 <= value < float("inf"):
+        raise UserError(f"hyperparameter {key}={value} of {entry.name}: give zero or more")
 
 
 def _entry(node: ast.FunctionDef, kind: str, family: str) -> Entry:
