@@ -110,3 +110,28 @@ def tiny(tiny_split):
         return Tiny(task, data, hyper)
 
     return make
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _keep_devices():
+    """Take up the two devices, so that no command sets up others for the tests that follow."""
+    jax.devices()
+
+
+@pytest.fixture
+def refused(capfd, tmp_path):
+    """Run a command that must be refused; its only line, without `error: `."""
+    from fedjax_nc import cli
+
+    def run(*argv):
+        out = tmp_path / "out"
+        before = out.exists()
+        assert cli.train([*argv, f"--out={out}"]) == 2
+        printed = capfd.readouterr()
+        lines = printed.err.splitlines()
+        assert len(lines) == 1 and lines[0].startswith("error: "), printed.err
+        assert printed.out == ""
+        assert out.exists() == before
+        return lines[0].removeprefix("error: ")
+
+    return run

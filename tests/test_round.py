@@ -1,16 +1,14 @@
 """The local loop, the executors, the round and evaluation, on the tiny federation."""
 
-from typing import Any, NamedTuple
-
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from trees import differ, identical, noisy, only, plain, same, with_clients
 
-from fedjax_nc import config, evaluate, tree
-from fedjax_nc.methods import base, catalogue, registry
+from fedjax_nc import config, tree
+from fedjax_nc.methods import registry
 from fedjax_nc.train import executors, schedule
 from fedjax_nc.train import round as rounds
 from fedjax_nc.types import State, Table
@@ -19,130 +17,6 @@ EXECUTORS = ("vmap", "scan", "chunked", "sharded", "debug")
 FROZEN = {"fedbabu": "head", "dot_regression": "head", "feddr_plus": "head", "fedetf": "head"}
 EMPTY, SINGLE, LARGEST = 1, 2, 3  # clients of the tiny federation
 
-
-class Copy(NamedTuple):
-    """A state in numpy arrays; it outlives the donated one."""
-
-    round: np.ndarray
-    key: np.ndarray
-    weights: Any
-    shared: Any
-    clients: Any
-
-
-def plain(value):
-    """Any tree as numpy arrays; of a state, a copy."""
-    if isinstance(value, State):
-        key = jax.random.key_data(value.key)
-        value = Copy(value.round, key, value.weights, dict(value.shared), dict(value.clients))
-    return jax.tree.map(lambda x: np.array(x, copy=True), value)
-
-
-def fresh(state):
-    """A copy that a round may donate."""
-    return jax.tree.map(jnp.copy, state)
-
-
-def same(a, b, **tolerance):
-    chex.assert_trees_all_close(plain(a), plain(b), **({"rtol": 1e-9, "atol": 1e-12} | tolerance))
-
-
-def identical(a, b):
-    chex.assert_trees_all_equal(plain(a), plain(b))
-
-
-def differ(a, b):
-    leaves = zip(jax.tree.leaves(plain(a)), jax.tree.leaves(plain(b)), strict=True)
-    return any(np.any(x != y) for x, y in leaves)
-
-
-def only(t, client):
-    """The federation of this one client."""
-    rows = slice(client, client + 1)
-    data = t.data._replace(
-        train=tree.take(t.data.train, rows),
-        client_test=tree.take(t.data.client_test, rows),
-        class_counts=t.data.class_counts[rows],
-    )
-    task = t.task._replace(federation=config.Federation(clients=1, participants=1))
-    return t._replace(task=task, data=data)
-
-
-def with_clients(state, clients):
-    return State(state.round, state.key, state.weights, state.shared, clients)
-
-
-def noisy(clients):
-    """Client state that nobody could mistake for the initial one."""
-    return jax.tree.map(
-        lambda x: x + 0.01 * jax.random.normal(jax.random.key(7), x.shape, x.dtype), clients
-    )
-
-
-# ---- executors -----------------------------------------------------------------------------
-
-
-QUICK = ("scaffold", "fedbabu | fd(beta=0.9)")  # parts and a server rule; a frozen head, a teacher
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        *QUICK,
-        *(pytest.param(n, marks=pytest.mark.slow) for n in catalogue.bases() if n not in QUICK),
-    ],
-)
-def test_executors_agree(x64, tiny, spec):
-    t = tiny(spec, federation={"participants": 5})
-    initial = t.state()
-    start = plain(initial)
-    first, first_metrics = t.run(1, "scan", state=fresh(initial))
-    after_one = plain(first)
-    expected, metrics = t.run(1, "scan", state=first)
-    assert expected.round == 2 and EMPTY in metrics.ids and metrics.finite.all()
-    assert differ(expected.weights, start.weights)
-    chex.assert_trees_all_equal_shapes_and_dtypes(plain(expected), start)
-    group = FROZEN.get(spec.split()[0])
-    if group:
-        identical(expected.weights.params[group], start.weights.params[group])
-    for name in EXECUTORS:
-        if name == "debug":  # slow: one round
-            state, other = t.run(1, name, state=fresh(initial))
-            same(state, after_one)
-            same(other.sums, first_metrics.sums)
-        elif name != "scan":
-            state, other = t.run(2, name, state=fresh(initial))
-            same(state, expected)
-            same(other.sums, metrics.sums)
-
-
-def test_debug_names_the_client(tiny):
-    def fail(context):
-        raise ValueError("broken term")
-
-    method = registry.build("fedavg")
-    method = method._replace(phases=(base.Phase((base.Term("bad", fail),)),))
-    with pytest.raises(ValueError, match="broken term") as caught:
-        tiny(method).run(1, "debug")
-    assert any("client 3" in note for note in caught.value.__notes__)  # the largest goes first
-
-
-def test_deal_balances():
-    for count, devices in [(8, 2), (9, 3), (4, 4), (5, 1)]:
-        order = executors.deal(count, devices)
-        assert sorted(order) == list(range(count))
-        totals = order.reshape(devices, -1).sum(1)
-        assert np.ptp(totals) <= devices
-
-
-def test_unknown_device_count_is_all_of_them():
-    auto = executors.make_executor("auto")
-    assert (auto.name, auto.devices) == ("sharded", 2)
-    placed = auto.place({"x": jnp.ones(3), "key": jax.random.key(0)})
-    assert len(placed["x"].devices()) == 2
-
-
-# ---- against plain SGD ---------------------------------------------------------------------
 
 OPTIMISERS = {
     "momentum": ({"momentum": 0.9, "weight_decay": 0.05},
@@ -444,90 +318,3 @@ def test_schedule():
     ids = schedule.sample_clients(jax.random.key(0), 10, 4)
     assert len(set(np.asarray(ids).tolist())) == 4 and ids.max() < 10
     np.testing.assert_array_equal(schedule.sample_clients(jax.random.key(0), 3, 3), [0, 1, 2])
-
-
-# ---- evaluation ----------------------------------------------------------------------------
-
-
-def by_hand(t, weights, numbers):
-    """Correct predictions and summed loss of these examples, in NumPy from the logits."""
-    numbers = np.asarray(numbers)
-    x = t.data.pool.x[numbers] / 255.0 - 0.5
-    out, _ = t.task.trainer.model.apply(weights, x, train=False)
-    logits, y = np.asarray(out.logits), np.asarray(t.data.pool.y)[numbers]
-    loss = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(y)), y]
-    return (logits.argmax(1) == y).sum(), loss.sum(), len(y)
-
-
-@pytest.mark.parametrize("executor", ["scan", "chunked", "sharded"])
-def test_evaluate_equals_numpy(x64, tiny, executor):
-    t = tiny()
-    weights = t.state().weights  # statistics that tell running from batch ones
-    weights = weights._replace(stats=jax.tree.map(lambda s: s + 0.3, weights.stats))
-    # tables are padded with example 0: let it be classified well, so that counting it shows
-    x, y = t.data.pool
-    out, _ = t.task.trainer.model.apply(weights, x[:1] / 255.0 - 0.5, train=False)
-    pool = t.data.pool._replace(y=y.at[0].set(jnp.argmax(out.logits[0]).astype(y.dtype)))
-    t = t._replace(data=t.data._replace(pool=pool))
-    how = executors.make_executor(executor, chunk=2)
-    scores = evaluate.make_evaluate(t.task, how, batch_size=4)(weights, t.data)
-    correct, loss, count = by_hand(t, weights, t.data.test)
-    accuracy, mean_loss = evaluate.overall(scores["global"])
-    np.testing.assert_allclose([accuracy, mean_loss], [correct / count, loss / count], rtol=1e-10)
-    index, size = t.data.client_test
-    for k in range(6):
-        expected = by_hand(t, weights, index[k, : size[k]]) if size[k] else (0, 0, 0)
-        np.testing.assert_allclose([s[k] for s in scores["clients"]], expected, rtol=1e-10)
-
-
-def test_summarise():
-    correct = np.array([*range(1, 21), 0, 10])
-    count = np.array([20] * 20 + [0, 10])  # 0.05, 0.1 ... 1.0, a client without tests, and 1.0
-    summary = evaluate.summarise(evaluate.Score(correct, correct * 0.0, count))
-    accuracy = np.array([*np.arange(1, 21) / 20, 1.0])
-    np.testing.assert_allclose(summary, [accuracy.mean(), accuracy.std(), (0.05 + 0.1) / 2])
-    few = evaluate.summarise(evaluate.Score(*np.array([[1, 3], [0, 0], [4, 4]])))
-    assert few.worst == 0.25
-    assert np.isnan(evaluate.summarise(evaluate.Score(*np.zeros((3, 2)))).mean)
-
-
-def personal_scores(t, executor, phases, *, batch_size=4, hyper=None):
-    how = executors.make_executor(executor)
-    state = t.state()
-    fn = evaluate.make_personalise(t.task, how, batch_size, phases)
-    return fn(state, jnp.arange(6), dict(state.clients), hyper or t.hyper, t.data)
-
-
-def test_personalise_fedetf(x64, tiny):
-    t = tiny("fedetf(cycles=1, finetune_epochs=1)")
-    phases, hyper = t.task.method.finetune, t.hyper._replace(term_weights=())
-    assert any(isinstance(p, base.Repeat) for p in phases)
-    score = personal_scores(t, "scan", phases, hyper=hyper)
-    np.testing.assert_array_equal(score.count, t.data.client_test.size)
-    how = executors.make_executor("scan")
-    tested = evaluate.make_evaluate(t.task, how, 4)(t.state().weights, t.data)["clients"]
-    assert np.sum(score.loss) < np.sum(tested.loss)  # tests are among the training examples here
-    seen = []
-    summary = evaluate.personalise(t.task, how, 4, phases, t.state(), hyper, t.data,
-                                   lambda *progress: seen.append(progress))  # fmt: skip
-    same(summary, evaluate.summarise(score))
-    assert seen[-1] == (6, 6)
-
-
-@pytest.mark.parametrize("executor", ["scan", "sharded"])
-def test_personalise_without_training_is_evaluation(x64, tiny, executor):
-    t = tiny(norm="none")
-    phase = t.task.method.phases[0]._replace(epochs=0)
-    score = personal_scores(t, executor, (phase,), batch_size=3)
-    how = executors.make_executor(executor)
-    same(score, evaluate.make_evaluate(t.task, how, 3)(t.state().weights, t.data)["clients"])
-
-
-def test_personalise_equals_a_round_of_one_client(x64, tiny):
-    """Full batches: the personal model is what a federation of that client alone would have."""
-    t = tiny(local_cfg={"batch_size": 12, "epochs": 2})
-    score = personal_scores(t, "scan", t.task.method.phases)
-    alone, _ = only(t, LARGEST).run(1, state=t.state())
-    index, size = tree.take(t.data.client_test, LARGEST)
-    expected = by_hand(t, alone.weights, index[:size])
-    np.testing.assert_allclose([s[LARGEST] for s in score], expected, rtol=1e-9)

@@ -4,87 +4,31 @@ import dataclasses
 import importlib.util
 import json
 import math
-import os
 import shutil
-import signal
 import statistics
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import jax
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 import yaml
+from runs import (
+    COMMAND,
+    DATA,
+    FEDETF,
+    FEW,
+    PLAIN,
+    ROOT,
+    assert_same_run,
+    directory_of,
+    files_of,
+    rows_of,
+    state_of,
+    steps_of,
+    train,
+)
 
 from fedjax_nc import cli, config, flags
-from fedjax_nc.data import datasets, federated, prepared
-from fedjax_nc.errors import UserError
-from fedjax_nc.io import rundir
-
-ROOT = Path(__file__).parents[1]
-DATA = ["--dataset=digits", "--model=mlp", "--data.limit=300"]
-FEW = ["--federation.clients=4", "--federation.participants=2", "--local.epochs=1"]
-SAVING = ["--execution.checkpoint_every=2"]
-PLAIN = ["--evaluation.no-personal", "--evaluation.no-finetune"]
-FEDETF = "--method=fedetf(cycles=1, finetune_epochs=1)"
-# five rounds, of which only the last two are tested
-COMMAND = [FEDETF, *DATA, *FEW, *SAVING, "--rounds=5", "--evaluation.every=4",
-           "--evaluation.last=2", "--seeds", "0", "1"]  # fmt: skip
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _keep_devices():
-    """Take up conftest's devices, so that no command sets up others for the tests that follow."""
-    jax.devices()
-
-
-def directory_of(out, argv, seed=0):
-    cfg = next(c for c in flags.parse(list(argv)).configs if c.seed == seed)
-    return rundir.path_of(str(out), cfg)
-
-
-def train(out, argv):
-    """Run in this process, successfully; the first seed's directory."""
-    assert cli.train([*argv, f"--out={out}"]) == 0
-    return directory_of(out, argv, flags.parse(list(argv)).configs[0].seed)
-
-
-def rows_of(directory):
-    """Every recorded round, without the time it took."""
-    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
-
-
-def steps_of(directory):
-    return sorted(int(p.name) for p in (directory / "ckpt").iterdir() if p.name.isdigit())
-
-
-def state_of(directory, step=None):
-    """A checkpoint as Orbax reads it, without any of the project's code."""
-    step = steps_of(directory)[-1] if step is None else step
-    with ocp.CheckpointManager(directory / "ckpt") as manager:
-        return manager.restore(step, args=ocp.args.StandardRestore())
-
-
-def files_of(directory):
-    return {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in directory.rglob("*") if p.is_file()}
-
-
-def assert_same_run(left, right):
-    """The same record of every round and bit-identical final state."""
-    assert rows_of(left) == rows_of(right)
-    a, b = (jax.tree_util.tree_leaves_with_path(state_of(d)) for d in (left, right))
-    assert [path for path, _ in a] == [path for path, _ in b]
-    for (path, x), (_, y) in zip(a, b, strict=True):
-        np.testing.assert_array_equal(x, y, str(path))
-    timed = ("seconds_per_round", "compile_seconds", "clients_per_second")
-    ends = [json.loads((d / "summary.json").read_text()) for d in (left, right)]
-    for end in ends:
-        assert all(end.pop(name) >= 0 for name in timed)
-    assert ends[0] == ends[1]
+from fedjax_nc.data import datasets, federated
 
 
 @pytest.fixture(scope="module")
@@ -309,76 +253,6 @@ def test_update_that_is_not_finite_stops_the_run(tmp_path, capfd):
     assert not (directory / "summary.json").exists()
 
 
-# --- kill -9
-
-
-@pytest.fixture(scope="module")
-def command(tmp_path_factory):
-    """Start run.py in a process of its own; `quick` compiles fast to slower code."""
-    cache = tmp_path_factory.mktemp("cache")
-    env = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache)}
-
-    def start(out, argv, quick=True):
-        env["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(quick))
-        return subprocess.Popen(
-            [sys.executable, str(ROOT / "experiments" / "run.py"), *argv, f"--out={out}"],
-            cwd=cache, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    return start
-
-
-def finish(process):
-    """The stderr of a process that must succeed."""
-    _, printed = process.communicate(timeout=300)
-    assert process.returncode == 0, printed
-    return printed
-
-
-def kill_during_rounds(process, directory, rows):
-    """SIGKILL once so many rounds are recorded and a checkpoint is complete."""
-    log, deadline = directory / "metrics.jsonl", time.monotonic() + 200
-    while process.poll() is None and time.monotonic() < deadline:
-        if log.exists() and log.read_bytes().count(b"\n") >= rows and steps_of(directory):
-            break
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    printed = process.communicate()[1]
-    assert process.returncode == -signal.SIGKILL, printed
-    assert steps_of(directory) and not (directory / "summary.json").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "argv",
-    [["--method=fedetf"], ["--method=scaffold"],
-     ["--method=moon", "--execution.client_state_mb=0"]],
-    ids=["fedetf", "scaffold", "moon-host"],
-)  # fmt: skip
-def test_kill_and_resume_is_bit_identical(command, tmp_path, argv):
-    argv = [*argv, *DATA, *FEW, *SAVING, *PLAIN, "--rounds=40"]
-    whole, stopped = (directory_of(tmp_path / name, argv) for name in ("whole", "stopped"))
-    finish(command(tmp_path / "whole", argv))
-    kill_during_rounds(command(tmp_path / "stopped", argv), stopped, rows=5)
-    done = len(rows_of(stopped))
-    assert 5 <= done < 40
-    printed = finish(command(tmp_path / "stopped", argv))
-    assert "resuming after round" in printed
-    assert_same_run(stopped, whole)
-    has_clients = jax.tree.leaves(state_of(whole)["clients"])
-    assert bool(has_clients) == ("--method=fedetf" not in argv)
-
-
-def test_client_state_on_the_host_changes_nothing(tmp_path):
-    argv = ["--method=moon", *DATA, *FEW, *SAVING, *PLAIN, "--rounds=3"]
-    device = train(tmp_path, argv)
-    host = train(tmp_path, [*argv, "--execution.client_state_mb=0"])
-    left, right = state_of(device), state_of(host)
-    assert jax.tree.leaves(left["clients"])
-    for x, y in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
-
-
 # --- many runs, real photographs
 
 
@@ -403,22 +277,3 @@ def test_compare_writes_one_table(finished, tmp_path, capsys):
     mean = f"{statistics.fmean(values):.1f} ± {statistics.pstdev(values):.1f}"
     assert lines[2].startswith(f"| `{methods[0]}` | {mean} |")
     assert lines[3].startswith("| `fedavg` | ")
-
-
-@pytest.mark.slow
-def test_fedetf_trains_on_real_cifar10(command, tmp_path):
-    try:
-        prepared.inspect("cifar10", prepared.data_dir(None))
-    except UserError as error:
-        pytest.skip(f"CIFAR-10 is not prepared: {error}")
-    argv = ["--method=fedetf", "--dataset=cifar10", "--data.limit=500", "--data.partition=iid",
-            "--federation.clients=2", "--federation.participants=2", "--local.epochs=5",
-            "--rounds=2", "--data.client_test=split", *PLAIN]  # fmt: skip
-    directory = directory_of(tmp_path, argv)
-    finish(command(tmp_path, argv, quick=False))
-    rows = rows_of(directory)
-    assert [row["round"] for row in rows] == [1, 2]
-    assert rows[1]["loss"] < rows[0]["loss"]
-    summary = json.loads((directory / "summary.json").read_text())
-    assert (summary["dataset"], summary["model"]) == ("cifar10", "cnn")
-    assert 0.15 < summary["global_accuracy"] < 1  # chance is 0.1

@@ -1,0 +1,67 @@
+"""Running commands and reading what they leave: what several tests share."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+
+from fedjax_nc import cli, flags
+from fedjax_nc.io import rundir
+
+ROOT = Path(__file__).parents[1]
+DATA = ["--dataset=digits", "--model=mlp", "--data.limit=300"]
+FEW = ["--federation.clients=4", "--federation.participants=2", "--local.epochs=1"]
+SAVING = ["--execution.checkpoint_every=2"]
+PLAIN = ["--evaluation.no-personal", "--evaluation.no-finetune"]
+FEDETF = "--method=fedetf(cycles=1, finetune_epochs=1)"
+# five rounds, of which only the last two are tested
+COMMAND = [FEDETF, *DATA, *FEW, *SAVING, "--rounds=5", "--evaluation.every=4",
+           "--evaluation.last=2", "--seeds", "0", "1"]  # fmt: skip
+
+
+def directory_of(out, argv, seed=0):
+    cfg = next(c for c in flags.parse(list(argv)).configs if c.seed == seed)
+    return rundir.path_of(str(out), cfg)
+
+
+def train(out, argv):
+    """Run in this process, successfully; the first seed's directory."""
+    assert cli.train([*argv, f"--out={out}"]) == 0
+    return directory_of(out, argv, flags.parse(list(argv)).configs[0].seed)
+
+
+def rows_of(directory):
+    """Every recorded round, without the time it took."""
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k not in ("seconds", "compiled")} for row in rows]
+
+
+def steps_of(directory):
+    return sorted(int(p.name) for p in (directory / "ckpt").iterdir() if p.name.isdigit())
+
+
+def state_of(directory, step=None):
+    """A checkpoint as Orbax reads it, without any of the project's code."""
+    step = steps_of(directory)[-1] if step is None else step
+    with ocp.CheckpointManager(directory / "ckpt") as manager:
+        return manager.restore(step, args=ocp.args.StandardRestore())
+
+
+def files_of(directory):
+    return {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in directory.rglob("*") if p.is_file()}
+
+
+def assert_same_run(left, right):
+    """The same record of every round and bit-identical final state."""
+    assert rows_of(left) == rows_of(right)
+    a, b = (jax.tree_util.tree_leaves_with_path(state_of(d)) for d in (left, right))
+    assert [path for path, _ in a] == [path for path, _ in b]
+    for (path, x), (_, y) in zip(a, b, strict=True):
+        np.testing.assert_array_equal(x, y, str(path))
+    timed = ("seconds_per_round", "compile_seconds", "clients_per_second")
+    ends = [json.loads((d / "summary.json").read_text()) for d in (left, right)]
+    for end in ends:
+        assert all(end.pop(name) >= 0 for name in timed)
+    assert ends[0] == ends[1]

@@ -1,0 +1,263 @@
+"""Bad input: one line, exit code 2, nothing written."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+
+from fedjax_nc import cli
+from fedjax_nc.config import RunConfig
+from fedjax_nc.data import prepared
+
+SMALL = ["--dataset=digits", "--model=mlp", "--federation.clients=3", "--federation.participants=3"]
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    "argv, near",
+    [
+        (["--method=fedeft"], "'fedetf'"),
+        (["--method", "fedpros"], "'fedprox'"),
+        (["--method=fedavg | fdd"], "'fd'"),
+        (["--model=resnet9"], "'resnet8'"),
+        (["--dataset=mnist5"], "'mnist5k'"),
+        (["--dataset=cifar-10"], "'cifar10'"),
+        (["--protocol=fedalgin"], "'fedalign'"),
+        (["--method=fedprox(mo=0.1)"], "'mu'"),
+        (["--method=fedprox", "--hp.mo=0.1"], "'mu'"),
+        (["--method=fedbabu | fd", "--hp.bta=0.5"], "'beta'"),
+        (["--roundz=3"], "--rounds"),
+        (["--data.alhpa=3"], "--data.alpha"),
+        (["--local.batchsize", "3"], "--local.batch_size"),
+    ],
+)
+def test_unknown_name_is_answered_with_the_nearest(refused, argv, near):
+    assert f"did you mean {near}?" in refused(*argv)
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        (["--method=fedavg", "--hp.mu=0.1"], "'fedavg' has no hyperparameters"),
+        (["--method=fedavg(mu=0.1)"], "'fedavg' has no hyperparameters"),
+        (["--method=moon", "--hp.gamma=1"], "unknown hyperparameter of moon 'gamma'"),
+        (["--method=fedetf(cycles=1.5)"], "cycles of fedetf is int"),
+        (["--method=fedprox(mu='a')"], "mu of fedprox is float"),
+        (["--method=fedavg("], "cannot read method"),
+        (["--method="], "cannot read method"),
+        (["--method=fedavg |"], "cannot read method"),
+        (["--method=fd"], "unknown method 'fd'"),
+        (["--method=fedbabu | fd(beta=2.0)"], "between 0 and 1"),
+        (["stray"], "unknown argument stray"),
+        (["--data.augment", "flop"], "unknown augmentation 'flop'"),
+        (["--model=cnn"], "model 'cnn' takes images of at least 16x16"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(refused, argv, said):
+    assert said in refused("--dataset=digits", *argv)
+
+
+# --- values
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        (["--rounds=abc"], "--rounds: invalid literal for int() with base 10: 'abc'"),
+        (["--rounds"], "missing value for argument '--rounds'"),
+        (["--data.limit=1.5"], "--data.limit: invalid literal"),
+        (["--seeds", "a", "b"], "--seeds: "),
+        (["--local.lr=fast"], "--local.lr: could not convert"),
+        (["--hp.gamma=x"], "--hp.gamma: could not convert"),
+        (["--data.partition=foo"], "'foo' for argument '--data.partition'"),
+        (["--local.optimizer=sdg"], "('sgd', 'adam')"),
+    ],
+)
+def test_value_of_another_type_is_one_line_too(refused, argv, said):
+    assert said in refused(*argv)
+
+
+COUNTS = ["rounds", "data.per_client", "local.epochs", "local.batch_size", "federation.clients",
+          "federation.participants", "evaluation.every", "evaluation.last",
+          "evaluation.batch_size", "execution.chunk", "execution.checkpoint_every"]  # fmt: skip
+ZERO_OR_MORE = ["seed", "data.limit", "local.steps", "execution.devices",
+                "execution.client_state_mb"]  # fmt: skip
+AMOUNTS = ["data.alpha", "local.lr", "local.decay", "data.test_fraction"]
+
+
+def test_every_number_is_covered():
+    numbers = {
+        f"{group}{f.name}"
+        for group, cls in [("", RunConfig), *((f"{g}.", c) for g, c in GROUPS.items())]
+        for f in dataclasses.fields(cls)
+        if f.type is int
+    }
+    assert numbers == {*COUNTS, *ZERO_OR_MORE, "data.seed"}
+
+
+@pytest.mark.parametrize("flag", COUNTS)
+@pytest.mark.parametrize("value", [0, -1])
+def test_count_of_zero_or_less_is_refused(refused, flag, value):
+    assert f"--{flag}={value}" in refused(f"--{flag}={value}")
+
+
+@pytest.mark.parametrize("flag", ZERO_OR_MORE)
+def test_negative_count_is_refused(refused, flag):
+    assert f"--{flag}=-1" in refused(f"--{flag}=-1")
+
+
+@pytest.mark.parametrize("flag", AMOUNTS)
+@pytest.mark.parametrize("value", ["0", "-0.5", "nan", "inf", "-inf"])
+def test_amount_must_be_positive_and_finite(refused, flag, value):
+    assert f"--{flag}={float(value)}" in refused(f"--{flag}={value}")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--local.momentum=1"],
+        ["--local.momentum=-0.1"],
+        ["--local.weight_decay=-1"],
+        ["--local.weight_decay=nan"],
+        ["--local.clip=-1"],
+        ["--local.milestones", "3", "-1"],
+        ["--data.test_fraction=1"],
+    ],
+)
+def test_senseless_value_names_its_flag(refused, argv):
+    assert refused(*argv).startswith(argv[0].split("=")[0])
+
+
+def test_more_participants_than_clients(refused):
+    said = refused("--federation.clients=5", "--federation.participants=6")
+    assert "--federation.participants=6" in said and "--federation.clients=5" in said
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["--seeds", "0", "0"], ["--seeds", "0", "-1"], ["--seed=4294967296"], ["--data.seed=-2"],
+     ["--seeds", "1", "99999999999"]],
+)  # fmt: skip
+def test_bad_seeds(refused, argv):
+    assert refused(*argv).startswith(argv[0].split("=")[0])
+
+
+# --- what only the data can tell
+
+SEVEN = ["--federation.clients=7", "--federation.participants=7"]
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        (
+            [*SEVEN, "--data.partition=shards", "--data.per_client=3"],
+            "3 shards per client x 7 clients do not divide among 10 classes",
+        ),
+        (["--data.per_client=11"], "choose from 1 to 10"),
+        (["--federation.clients=2000"], "2000 clients for 1437 samples"),
+        (["--method=fedetf(dim=5)"], "10 classes do not fit an etf head on 5 features"),
+        (["--method=fedetf", "--hp.dim=9"], "10 classes do not fit an etf head on 9 features"),
+        (["--execution.devices=99"], "--execution.devices=99: this machine has"),
+    ],
+)
+def test_refused_before_anything_is_written(refused, argv, said):
+    assert said in refused("--dataset=digits", *argv)
+
+
+def deal(tmp_path, change):
+    """A partition of `digits` over three clients, changed by the test."""
+    parts = {str(k): list(range(k, 1437, 3)) for k in range(3)}
+    change(parts)
+    path = tmp_path / "parts.json"
+    path.write_text(json.dumps(parts))
+    return f"--data.partition_file={path}"
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda p: p["0"].append(1), "index 1 is repeated"),
+        (lambda p: p["2"].append(2), "index 2 is repeated"),
+        (lambda p: p["1"].append(1437), "client 1: index 1437 is not in 0..1436"),
+        (lambda p: p["1"].append(-1), "client 1: index -1 is not in 0..1436"),
+        (lambda p: p["0"].pop(0), "1 of 1437 samples belong to no client, first 0"),
+        (lambda p: p.pop("1"), "client 1 is missing"),
+        (lambda p: p.update({"3": []}), "has 4 clients, the run 3"),
+        (lambda p: p["0"].append("x"), "index 'x' is not an integer"),
+        (lambda p: p.update({"name": []}), "key 'name' is no client"),
+    ],
+)
+def test_bad_partition_file(refused, tmp_path, change, said):
+    assert said in refused(*SMALL, deal(tmp_path, change))
+
+
+def test_partition_file_that_is_absent_or_damaged(refused, tmp_path):
+    path = tmp_path / "parts.npz"
+    assert "does not exist" in refused(*SMALL, f"--data.partition_file={path}")
+    path.write_bytes(b"PK\x03\x04 not quite")
+    assert "cannot read" in refused(*SMALL, f"--data.partition_file={path}")
+
+
+def fake(root, name, info):
+    """A directory that looks like a prepared dataset as far as its dataset_info.json."""
+    path = root / prepared.LAYOUT[name]
+    path.mkdir(parents=True)
+    (path / "dataset_info.json").write_text(json.dumps(info))
+    return path
+
+
+def test_data_directory_that_is_absent(refused, tmp_path, monkeypatch):
+    absent = tmp_path / "absent"
+    said = refused("--dataset=cifar10", f"--data.dir={absent}")
+    assert f"{absent} does not exist" in said and "prepare_data.py cifar10" in said
+    monkeypatch.setenv("TFDS_DATA_DIR", str(absent))
+    assert f"{absent} does not exist" in refused("--dataset=cifar10")
+    assert not absent.exists()
+
+
+def test_data_directory_that_is_half_prepared(refused, tmp_path):
+    (tmp_path / "cifar10" / "incomplete.3.0.2").mkdir(parents=True)
+    said = refused("--dataset=cifar10", f"--data.dir={tmp_path}")
+    assert "half-prepared" in said and "prepare_data.py cifar10" in said
+
+
+def test_data_directory_without_its_shards(refused, tmp_path):
+    splits = [{"name": split, "shardLengths": ["10"]} for split in ("train", "test")]
+    info = {"name": "cifar10", "fileFormat": "array_record", "splits": splits}
+    path = fake(tmp_path, "cifar10", info)
+    shape = {"dimensions": ["32", "32", "3"]}
+    named = {"image": {"image": {"shape": shape}}, "label": {"classLabel": {"numClasses": "10"}}}
+    (path / "features.json").write_text(json.dumps({"featuresDict": {"features": named}}))
+    said = refused("--dataset=cifar10", f"--data.dir={tmp_path}")
+    assert "half-prepared (cifar10-train.array_record-00000-of-00001 is missing" in said
+
+
+def test_data_directory_of_another_dataset(refused, tmp_path):
+    path = fake(tmp_path, "mnist", {"name": "mnist"})
+    assert "it holds mnist" in refused("--dataset=cifar10", f"--data.dir={tmp_path}")
+    assert "is the directory of mnist" in refused("--dataset=cifar10", f"--data.dir={path}")
+
+
+def test_data_directory_whose_content_is_another_dataset(refused, tmp_path):
+    path = fake(tmp_path, "cifar10", {"name": "cifar100"})
+    (path / "features.json").write_text("{}")
+    said = refused("--dataset=cifar10", f"--data.dir={tmp_path}")
+    assert "is not cifar10 (dataset_info.json says 'cifar100')" in said
+
+
+def test_out_that_is_a_file(capfd, tmp_path):
+    out = tmp_path / "out"
+    out.write_text("mine")
+    assert cli.train([*SMALL, f"--out={out}"]) == 2
+    printed = capfd.readouterr().err
+    assert printed.startswith("error: cannot make") and printed.count("\n") == 1
+    assert out.read_text() == "mine"
+
+
+def test_clients_without_data_are_refused_under_strict(refused):
+    argv = ["--dataset=digits", "--data.partition=dirichlet", "--data.alpha=0.001"]
+    assert re.search(r"\d+ of 10 clients have no training data", refused(*argv, "--strict"))

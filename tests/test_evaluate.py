@@ -1,0 +1,99 @@
+"""Evaluation of global, personal and fine-tuned models."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from trees import only, same
+
+from fedjax_nc import evaluate, tree
+from fedjax_nc.methods import base
+from fedjax_nc.train import executors
+
+EXECUTORS = ("vmap", "scan", "chunked", "sharded", "debug")
+FROZEN = {"fedbabu": "head", "dot_regression": "head", "feddr_plus": "head", "fedetf": "head"}
+EMPTY, SINGLE, LARGEST = 1, 2, 3  # clients of the tiny federation
+
+
+def by_hand(t, weights, numbers):
+    """Correct predictions and summed loss of these examples, in NumPy from the logits."""
+    numbers = np.asarray(numbers)
+    x = t.data.pool.x[numbers] / 255.0 - 0.5
+    out, _ = t.task.trainer.model.apply(weights, x, train=False)
+    logits, y = np.asarray(out.logits), np.asarray(t.data.pool.y)[numbers]
+    loss = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(y)), y]
+    return (logits.argmax(1) == y).sum(), loss.sum(), len(y)
+
+
+@pytest.mark.parametrize("executor", ["scan", "chunked", "sharded"])
+def test_evaluate_equals_numpy(x64, tiny, executor):
+    t = tiny()
+    weights = t.state().weights  # statistics that tell running from batch ones
+    weights = weights._replace(stats=jax.tree.map(lambda s: s + 0.3, weights.stats))
+    # tables are padded with example 0: let it be classified well, so that counting it shows
+    x, y = t.data.pool
+    out, _ = t.task.trainer.model.apply(weights, x[:1] / 255.0 - 0.5, train=False)
+    pool = t.data.pool._replace(y=y.at[0].set(jnp.argmax(out.logits[0]).astype(y.dtype)))
+    t = t._replace(data=t.data._replace(pool=pool))
+    how = executors.make_executor(executor, chunk=2)
+    scores = evaluate.make_evaluate(t.task, how, batch_size=4)(weights, t.data)
+    correct, loss, count = by_hand(t, weights, t.data.test)
+    accuracy, mean_loss = evaluate.overall(scores["global"])
+    np.testing.assert_allclose([accuracy, mean_loss], [correct / count, loss / count], rtol=1e-10)
+    index, size = t.data.client_test
+    for k in range(6):
+        expected = by_hand(t, weights, index[k, : size[k]]) if size[k] else (0, 0, 0)
+        np.testing.assert_allclose([s[k] for s in scores["clients"]], expected, rtol=1e-10)
+
+
+def test_summarise():
+    correct = np.array([*range(1, 21), 0, 10])
+    count = np.array([20] * 20 + [0, 10])  # 0.05, 0.1 ... 1.0, a client without tests, and 1.0
+    summary = evaluate.summarise(evaluate.Score(correct, correct * 0.0, count))
+    accuracy = np.array([*np.arange(1, 21) / 20, 1.0])
+    np.testing.assert_allclose(summary, [accuracy.mean(), accuracy.std(), (0.05 + 0.1) / 2])
+    few = evaluate.summarise(evaluate.Score(*np.array([[1, 3], [0, 0], [4, 4]])))
+    assert few.worst == 0.25
+    assert np.isnan(evaluate.summarise(evaluate.Score(*np.zeros((3, 2)))).mean)
+
+
+def personal_scores(t, executor, phases, *, batch_size=4, hyper=None):
+    how = executors.make_executor(executor)
+    state = t.state()
+    fn = evaluate.make_personalise(t.task, how, batch_size, phases)
+    return fn(state, jnp.arange(6), dict(state.clients), hyper or t.hyper, t.data)
+
+
+def test_personalise_fedetf(x64, tiny):
+    t = tiny("fedetf(cycles=1, finetune_epochs=1)")
+    phases, hyper = t.task.method.finetune, t.hyper._replace(term_weights=())
+    assert any(isinstance(p, base.Repeat) for p in phases)
+    score = personal_scores(t, "scan", phases, hyper=hyper)
+    np.testing.assert_array_equal(score.count, t.data.client_test.size)
+    how = executors.make_executor("scan")
+    tested = evaluate.make_evaluate(t.task, how, 4)(t.state().weights, t.data)["clients"]
+    assert np.sum(score.loss) < np.sum(tested.loss)  # tests are among the training examples here
+    seen = []
+    summary = evaluate.personalise(t.task, how, 4, phases, t.state(), hyper, t.data,
+                                   lambda *progress: seen.append(progress))  # fmt: skip
+    same(summary, evaluate.summarise(score))
+    assert seen[-1] == (6, 6)
+
+
+@pytest.mark.parametrize("executor", ["scan", "sharded"])
+def test_personalise_without_training_is_evaluation(x64, tiny, executor):
+    t = tiny(norm="none")
+    phase = t.task.method.phases[0]._replace(epochs=0)
+    score = personal_scores(t, executor, (phase,), batch_size=3)
+    how = executors.make_executor(executor)
+    same(score, evaluate.make_evaluate(t.task, how, 3)(t.state().weights, t.data)["clients"])
+
+
+def test_personalise_equals_a_round_of_one_client(x64, tiny):
+    """Full batches: the personal model is what a federation of that client alone would have."""
+    t = tiny(local_cfg={"batch_size": 12, "epochs": 2})
+    score = personal_scores(t, "scan", t.task.method.phases)
+    alone, _ = only(t, LARGEST).run(1, state=t.state())
+    index, size = tree.take(t.data.client_test, LARGEST)
+    expected = by_hand(t, alone.weights, index[:size])
+    np.testing.assert_allclose([s[LARGEST] for s in score], expected, rtol=1e-9)

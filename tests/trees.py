@@ -1,0 +1,70 @@
+"""Comparing states, and the federation of one client: what several tests share."""
+
+from typing import Any, NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_nc import config, tree
+from fedjax_nc.types import State
+
+
+class Copy(NamedTuple):
+    """A state in numpy arrays; it outlives the donated one."""
+
+    round: np.ndarray
+    key: np.ndarray
+    weights: Any
+    shared: Any
+    clients: Any
+
+
+def plain(value):
+    """Any tree as numpy arrays; of a state, a copy."""
+    if isinstance(value, State):
+        key = jax.random.key_data(value.key)
+        value = Copy(value.round, key, value.weights, dict(value.shared), dict(value.clients))
+    return jax.tree.map(lambda x: np.array(x, copy=True), value)
+
+
+def fresh(state):
+    """A copy that a round may donate."""
+    return jax.tree.map(jnp.copy, state)
+
+
+def same(a, b, **tolerance):
+    chex.assert_trees_all_close(plain(a), plain(b), **({"rtol": 1e-9, "atol": 1e-12} | tolerance))
+
+
+def identical(a, b):
+    chex.assert_trees_all_equal(plain(a), plain(b))
+
+
+def differ(a, b):
+    leaves = zip(jax.tree.leaves(plain(a)), jax.tree.leaves(plain(b)), strict=True)
+    return any(np.any(x != y) for x, y in leaves)
+
+
+def only(t, client):
+    """The federation of this one client."""
+    rows = slice(client, client + 1)
+    data = t.data._replace(
+        train=tree.take(t.data.train, rows),
+        client_test=tree.take(t.data.client_test, rows),
+        class_counts=t.data.class_counts[rows],
+    )
+    task = t.task._replace(federation=config.Federation(clients=1, participants=1))
+    return t._replace(task=task, data=data)
+
+
+def with_clients(state, clients):
+    return State(state.round, state.key, state.weights, state.shared, clients)
+
+
+def noisy(clients):
+    """Client state that nobody could mistake for the initial one."""
+    return jax.tree.map(
+        lambda x: x + 0.01 * jax.random.normal(jax.random.key(7), x.shape, x.dtype), clients
+    )
