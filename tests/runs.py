@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from fedjax_nc import cli, flags
+from fedjax_nc import cli, config, flags
 from fedjax_nc.io import rundir
 
 ROOT = Path(__file__).parents[1]
@@ -19,6 +19,19 @@ FEDETF = "--method=fedetf(cycles=1, finetune_epochs=1)"
 # five rounds, of which only the last two are tested
 COMMAND = [FEDETF, *DATA, *FEW, *SAVING, "--rounds=5", "--evaluation.every=4",
            "--evaluation.last=2", "--seeds", "0", "1"]  # fmt: skip
+
+SMALL = ["--dataset=digits", "--model=mlp", "--federation.clients=3", "--federation.participants=3"]
+GROUPS = {"data": config.Data, "local": config.Local, "federation": config.Federation,
+          "evaluation": config.Evaluation, "execution": config.Execution}  # fmt: skip
+
+
+def deal(tmp_path, change):
+    """A partition of `digits` over three clients, changed by the test."""
+    parts = {str(k): list(range(k, 1437, 3)) for k in range(3)}
+    change(parts)
+    path = tmp_path / "parts.json"
+    path.write_text(json.dumps(parts))
+    return f"--data.partition_file={path}"
 
 
 def directory_of(out, argv, seed=0):

@@ -5,13 +5,11 @@ import json
 import re
 
 import pytest
+from runs import GROUPS, SMALL, deal
 
 from fedjax_nc import cli
 from fedjax_nc.config import RunConfig
 from fedjax_nc.data import prepared
-
-SMALL = ["--dataset=digits", "--model=mlp", "--federation.clients=3", "--federation.participants=3"]
-
 
 # --- names
 
@@ -166,15 +164,6 @@ SEVEN = ["--federation.clients=7", "--federation.participants=7"]
 )
 def test_refused_before_anything_is_written(refused, argv, said):
     assert said in refused("--dataset=digits", *argv)
-
-
-def deal(tmp_path, change):
-    """A partition of `digits` over three clients, changed by the test."""
-    parts = {str(k): list(range(k, 1437, 3)) for k in range(3)}
-    change(parts)
-    path = tmp_path / "parts.json"
-    path.write_text(json.dumps(parts))
-    return f"--data.partition_file={path}"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 import jaxtyping
 import numpy as np
 import pytest
+from runs import GROUPS, SMALL, deal
 
 from fedjax_nc import cli, config, flags, protocols
 from fedjax_nc.config import RunConfig
@@ -21,7 +22,6 @@ from fedjax_nc.models.catalogue import MODELS
 
 ROOT = Path(__file__).parents[1]
 RUN = [sys.executable, str(ROOT / "experiments" / "run.py")]
-SMALL = ["--dataset=digits", "--model=mlp", "--federation.clients=3", "--federation.participants=3"]
 
 
 # --- what the flags mean
@@ -86,8 +86,6 @@ def test_seeds_give_a_configuration_each():
 
 # --- the name of a configuration
 
-GROUPS = {"data": config.Data, "local": config.Local, "federation": config.Federation,
-          "evaluation": config.Evaluation, "execution": config.Execution}  # fmt: skip
 FIELDS = [f.name for f in dataclasses.fields(RunConfig) if f.name not in GROUPS]
 FIELDS += [f"{g}.{f.name}" for g, c in GROUPS.items() for f in dataclasses.fields(c)]
 WITHOUT_EFFECT = {"seed", "data.dir", "execution.checkpoint_every"}

@@ -119,7 +119,7 @@ def test_hyper_of():
         ("fedavg | fd | fd", "called 'fd'"),
         ("fedprox | prox", "called 'prox'"),
         ("fedavg | fd(beta=1.5)", "beta = 1.5 must be between 0 and 1"),
-        ("fedavg | prox(beta=-0.1)", "beta = -0.1 must be between 0 and 1"),
+        ("fedavg | prox(beta=-0.1)", "beta=-0.1 of prox: give zero or more"),
     ],
 )
 def test_errors_say_what_to_do(spec, words):

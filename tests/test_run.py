@@ -138,7 +138,7 @@ def test_same_command_does_nothing_when_finished(finished, capfd, monkeypatch):
     train(finished, COMMAND)
     printed = capfd.readouterr()
     assert printed.err.count("already finished") == 2
-    assert "mean ± std" in printed.out
+    assert "mean±std" in printed.out
     assert files_of(finished) == before
 
 
