@@ -83,7 +83,7 @@ def make_personalise(
 
     def one(broadcast, row):
         received, shared, hyper, pool = broadcast
-        view = make_view(task, received, shared, row["kept"], row, hyper.lr, phases)
+        view = make_view(task, received, shared, row["kept"], row, hyper.lr)
         me = local.Client(pool, row["index"], view, row["key"])
         opts = row["kept"].get("optimizer") if phases == task.method.phases else None
         weights, _, _ = local.run_phases(trainer, phases, hyper, me, opts)

@@ -7,10 +7,10 @@ import numpy as np
 from fedjax_nc import config, flops, tree
 from fedjax_nc.job import Job, first_state
 from fedjax_nc.loop import make_hyper
-from fedjax_nc.methods.base import View
+from fedjax_nc.methods.base import Phase, View
 from fedjax_nc.train import local
 from fedjax_nc.train.round import make_round, traffic
-from fedjax_nc.types import ClientInfo
+from fedjax_nc.types import ClientInfo, State
 
 
 def facts(job: Job) -> dict[str, str]:
@@ -57,28 +57,24 @@ def facts(job: Job) -> dict[str, str]:
     return result
 
 
-def step_flops(job: Job, state, phase) -> int:
+def step_flops(job: Job, state: State, phase: Phase) -> int:
     """Operations of one local step: a forward and backward pass with all the method's terms."""
-    trainer = job.task.trainer
-    one = trainer.local.__class__(**{**trainer.local.__dict__, "steps": 0, "epochs": 1})
-    kept = jax.tree.map(lambda x: x[0], dict(state.clients))
+    trainer, data, hyper = job.task.trainer, job.data, make_hyper(job, 0)
     size = jnp.asarray(trainer.local.batch_size, jnp.int32)
-    hyper = make_hyper(job, 0)
-    info = ClientInfo(size, job.data.class_counts[0], size, hyper.lr, 0.0)
-    view = View(state.weights, state.shared, kept, info)
+    numbers = jnp.zeros(trainer.local.batch_size, jnp.int32)
+    info = ClientInfo(size, data.class_counts[0], size, hyper.lr, trainer.local.momentum)
+    view = View(state.weights, state.shared, tree.take(dict(state.clients), 0), info)
+    client = local.Client(data.pool, numbers, view, state.key)
+    groups = tuple(state.weights.params) if phase.train is None else phase.train
 
-    def step(weights):
-        index = jnp.zeros(trainer.local.batch_size, jnp.int32)
-        client = local.Client(job.data.pool, index, view, state.key)
-        objective = local.make_objective(trainer._replace(local=one), phase,
-                                         local.default_weights(phase), client, weights)  # fmt: skip
-        batch = trainer.batches(job.data.pool, index, jnp.ones(len(index), bool), None)
-        groups = tuple(weights.params) if phase.train is None else phase.train
-        return jax.grad(objective, has_aux=True)(
-            tree.pick(weights.params, groups), weights.stats, batch, state.key
+    def step(trainable):
+        objective = local.make_objective(
+            trainer, phase, local.default_weights(phase), client, state.weights
         )
+        batch = trainer.batches(data.pool, numbers, numbers == 0, None)
+        return jax.grad(objective, has_aux=True)(trainable, state.weights.stats, batch, state.key)
 
-    return flops.count(step, state.weights)
+    return flops.count(step, tree.pick(state.weights.params, groups))
 
 
 def _classes(counts: np.ndarray) -> str:

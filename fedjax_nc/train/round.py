@@ -76,12 +76,15 @@ def make_rows(task: Task, key: jax.Array, ids: jax.Array, data: FederatedData) -
     }
 
 
-def make_view(task: Task, received, shared, kept, row, lr, phases) -> View:
-    """A client's facts for the phases it is about to run."""
-    steps = [a * b for a, b in (local.loop_counts(p, task.trainer.local, row["size"])
-                                for p in phases if hasattr(p, "terms"))]  # fmt: skip
-    momentum = task.trainer.local.momentum if task.trainer.local.optimizer == "sgd" else 0.0
-    info = ClientInfo(row["size"], row["counts"], jnp.asarray(sum(steps)), lr, momentum)
+def make_view(task: Task, received, shared, kept, row, lr) -> View:
+    """A client's facts for the round it is about to run."""
+    cfg = task.trainer.local
+    steps = jnp.zeros((), jnp.int32)
+    for phase in task.method.phases:
+        shuffles, each = local.loop_counts(phase, cfg, row["size"])
+        steps += (shuffles * each).astype(jnp.int32)
+    momentum = cfg.momentum if cfg.optimizer == "sgd" else 0.0
+    info = ClientInfo(row["size"], row["counts"], steps, lr, momentum)
     return View(start_weights(task, received, kept), shared, kept, info)
 
 
@@ -92,7 +95,7 @@ def make_client(task: Task) -> Callable[[Any, Any], tuple[Any, Any]]:
     def client(broadcast, row):
         received, shared, hyper, pool = broadcast
         kept = row["kept"]
-        view = make_view(task, received, shared, kept, row, hyper.lr, method.phases)
+        view = make_view(task, received, shared, kept, row, hyper.lr)
         me = local.Client(pool, row["index"], view, row["key"])
         weights, opts, sums = local.run_phases(
             trainer, method.phases, hyper, me, kept.get("optimizer")
