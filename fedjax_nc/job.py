@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from fedjax_nc import config, models, tree
+from fedjax_nc import config, models
 from fedjax_nc.data import datasets, federated
 from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.errors import UserError
@@ -61,9 +61,10 @@ def prepare(cfg: config.RunConfig, *, strict: bool = False) -> Job:
 
 def first_state(job: Job) -> tuple[State, bool]:
     """The state before round one, and whether client state stays in host memory."""
-    state = init_state(job.task, jax.random.key(job.config.seed))
-    large = tree.num_bytes(state.clients) > job.config.execution.client_state_mb * 1e6
-    return place(job, state, large and job.executor.jit), large and job.executor.jit
+    limit = job.config.execution.client_state_mb * 1e6 if job.executor.jit else float("inf")
+    state = init_state(job.task, jax.random.key(job.config.seed), host_above=limit)
+    on_host = any(isinstance(x, np.ndarray) for x in jax.tree.leaves(state.clients))
+    return place(job, state, on_host), on_host
 
 
 def place(job: Job, state: State, on_host: bool) -> State:

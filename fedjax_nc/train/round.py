@@ -34,8 +34,8 @@ class RoundMetrics(NamedTuple):
 RoundFn = Callable[[State, Hyper, FederatedData], tuple[State, RoundMetrics]]
 
 
-def init_state(task: Task, key: jax.Array) -> State:
-    """The state before the first round."""
+def init_state(task: Task, key: jax.Array, *, host_above: float = float("inf")) -> State:
+    """The state before the first round; client state of more bytes than that is in host memory."""
     clients = task.federation.clients
 
     def build(key):
@@ -55,7 +55,10 @@ def init_state(task: Task, key: jax.Array) -> State:
 
     # no round has this number: split and fold_in give the same keys, so 0 would be round 0's
     weights, shared, kept = jax.jit(build)(jax.random.fold_in(key, 2**32 - 1))
-    stacked = jax.tree.map(lambda x: jnp.broadcast_to(x, (clients, *x.shape)).copy(), kept)
+    library = np if clients * tree.num_bytes(kept) > host_above else jnp
+    stacked = jax.tree.map(
+        lambda x: library.broadcast_to(library.asarray(x), (clients, *x.shape)).copy(), kept
+    )
     return State(jnp.zeros((), jnp.int32), key, weights, shared, stacked)
 
 
