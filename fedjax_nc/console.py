@@ -96,7 +96,7 @@ def show_results(summaries: list[dict[str, Any]]) -> None:
     head = summaries[0]
     table = Table(title=f"{head['method']} on {head['dataset']}, {head['model']}, "
                         f"{head['rounds']} rounds ({head['protocol']})",
-                  box=box.SIMPLE_HEAD)  # fmt: skip
+                  box=box.SIMPLE_HEAD, padding=0, pad_edge=False)  # fmt: skip
     table.add_column("seed")
     shown = [k for k in columns if any(s.get(k) is not None for s in summaries)]
     for key in shown:
