@@ -53,7 +53,7 @@ def markdown(rows: list[list[dict]]) -> str:
     lines = [f"| method | {' | '.join(COLUMNS.values())} | s/round | MB up per client and round |"]
     lines.append("|---" * (len(COLUMNS) + 3) + "|")
     for seeds in rows:
-        cells = [f"`{seeds[0]['method']}`"]
+        cells = ["`" + seeds[0]["method"].replace("|", "\\|") + "`"]  # a bare bar ends the cell
         for key in COLUMNS:
             values = [100 * s[key] for s in seeds if s.get(key) is not None]
             spread = f" ± {statistics.pstdev(values):.1f}" if len(values) > 1 else ""
