@@ -20,6 +20,7 @@ def quick(dataset: str, method: str) -> Settings:
     Not from a paper. Label skew is strong enough that FedAvg is visibly behind FedETF.
     Learning rates are per loss: cosine losses need larger ones, as in FedDr+'s tables 8-10.
     Gradients are clipped at norm 10, without which SCAFFOLD diverges on clients of unequal size.
+    Fine-tuning is left out for time: --evaluation.finetune adds it.
     """
     lr = {"fedetf": 0.05, "dot_regression": 0.2, "feddr_plus": 0.2}.get(method, 0.02)
     config = RunConfig(
@@ -27,7 +28,7 @@ def quick(dataset: str, method: str) -> Settings:
         data=Data(partition="classes", per_client=2, client_test="matched"),
         local=Local(epochs=2, batch_size=50, lr=lr, momentum=0.9, weight_decay=1e-4, clip=10.0),
         federation=Federation(10, 10),
-        evaluation=Evaluation(last=3),
+        evaluation=Evaluation(last=3, finetune=False),
     )  # fmt: skip
     return config, {}
 

@@ -18,7 +18,7 @@ PLAIN = ["--evaluation.no-personal", "--evaluation.no-finetune"]
 FEDETF = "--method=fedetf(cycles=1, finetune_epochs=1)"
 # five rounds, of which only the last two are tested
 COMMAND = [FEDETF, *DATA, *FEW, *SAVING, "--rounds=5", "--evaluation.every=4",
-           "--evaluation.last=2", "--seeds", "0", "1"]  # fmt: skip
+           "--evaluation.last=2", "--evaluation.finetune", "--seeds", "0", "1"]  # fmt: skip
 
 SMALL = ["--dataset=digits", "--model=mlp", "--federation.clients=3", "--federation.participants=3"]
 GROUPS = {"data": config.Data, "local": config.Local, "federation": config.Federation,

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 LOWERINGS = ("auto", "native", "canonical", "im2col")
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
-_FEW_CHANNELS = 16  # below this many inputs, one matrix product beats the convolution kernel
+_FEW_CHANNELS = 4  # up to so many inputs, one matrix product beats the convolution kernel
 
 torch_default = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 he_normal = nn.initializers.he_normal()
@@ -73,7 +73,10 @@ canonical.defvjp(_canonical_fwd, _canonical_bwd)
 
 
 def choose(backend: str, channels: int) -> str:
-    """Lowering for `auto`: accelerators have good kernels, a CPU needs help (see benchmarks)."""
+    """Lowering for `auto`: accelerators have good kernels, a CPU needs help.
+
+    `benchmarks/conv.py` measures what this is based on.
+    """
     if backend != "cpu":
         return "native"
     return "im2col" if channels <= _FEW_CHANNELS else "canonical"
