@@ -134,7 +134,7 @@ class RunConfig:
     """Model name."""
     protocol: str = "quick"
     """How a paper runs its experiments; sets the defaults of everything below."""
-    rounds: int = 25
+    rounds: int = 30
     """Communication rounds."""
     seed: int = 0
     """Seed of initialisation, sampling and training."""

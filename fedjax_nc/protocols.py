@@ -15,7 +15,7 @@ Settings = tuple[RunConfig, dict[str, Any]]  # the configuration, and the method
 
 
 def quick(dataset: str, method: str) -> Settings:
-    """A minute on a laptop: 10 clients with two classes each, all taking part, small network.
+    """A minute on a laptop: 20 clients with two classes each, 5 taking part, small network.
 
     Not from a paper. Label skew is strong enough that FedAvg is visibly behind FedETF.
     Learning rates are per loss: cosine losses need larger ones, as in FedDr+'s tables 8-10.
@@ -24,10 +24,10 @@ def quick(dataset: str, method: str) -> Settings:
     """
     lr = {"fedetf": 0.05, "dot_regression": 0.2, "feddr_plus": 0.2}.get(method, 0.02)
     config = RunConfig(
-        method, dataset, _model(dataset, "cnn"), "quick", 25,
+        method, dataset, _model(dataset, "cnn"), "quick", 30,
         data=Data(partition="classes", per_client=2, client_test="matched"),
-        local=Local(epochs=2, batch_size=50, lr=lr, momentum=0.9, weight_decay=1e-4, clip=10.0),
-        federation=Federation(10, 10),
+        local=Local(epochs=3, batch_size=50, lr=lr, momentum=0.9, weight_decay=1e-4, clip=10.0),
+        federation=Federation(20, 5),
         evaluation=Evaluation(last=3, finetune=False),
     )  # fmt: skip
     return config, {}

@@ -249,4 +249,4 @@ def test_out_that_is_a_file(capfd, tmp_path):
 
 def test_clients_without_data_are_refused_under_strict(refused):
     argv = ["--dataset=digits", "--data.partition=dirichlet", "--data.alpha=0.001"]
-    assert re.search(r"\d+ of 10 clients have no training data", refused(*argv, "--strict"))
+    assert re.search(r"\d+ of 20 clients have no training data", refused(*argv, "--strict"))
