@@ -49,16 +49,15 @@ def main(argv: list[str]) -> int:
 
 
 def markdown(rows: list[list[dict]]) -> str:
-    """Accuracies in per cent as mean ± std over seeds, seconds per round, megabytes up."""
-    lines = [f"| method | {' | '.join(COLUMNS.values())} | s/round | MB up per client and round |"]
-    lines.append("|---" * (len(COLUMNS) + 3) + "|")
+    """Accuracies in per cent as mean ± std over seeds, and megabytes up."""
+    lines = [f"| method | {' | '.join(COLUMNS.values())} | MB up per client and round |"]
+    lines.append("|---" * (len(COLUMNS) + 2) + "|")
     for seeds in rows:
         cells = ["`" + seeds[0]["method"].replace("|", "\\|") + "`"]  # a bare bar ends the cell
         for key in COLUMNS:
             values = [100 * s[key] for s in seeds if s.get(key) is not None]
             spread = f" ± {statistics.pstdev(values):.1f}" if len(values) > 1 else ""
             cells.append(f"{statistics.fmean(values):.1f}{spread}" if values else "-")
-        cells.append(f"{statistics.fmean(s['seconds_per_round'] for s in seeds):.2f}")
         cells.append(f"{seeds[0]['bytes_up_per_client'] / 1e6:.2f}")
         lines.append(f"| {' | '.join(cells)} |")
     seeds = ", ".join(str(s["seed"]) for s in rows[0])
