@@ -84,8 +84,8 @@ class Federation:
     """Clients drawn in each round."""
     weights: Literal["size", "equal", "batches"] = "size"
     """Weight of a client's update: its training examples, 1, or its full batches."""
-    norm: Literal["default", "running", "batch", "none"] = "default"
-    """BatchNorm: with running statistics, the batch's own, none; default is the model's."""
+    norm: Literal["default", "running", "batch", "group", "none"] = "default"
+    """BatchNorm by running or batch statistics, GroupNorm(2), none; default is the model's."""
 
 
 @dataclass(frozen=True)

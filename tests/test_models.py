@@ -170,6 +170,30 @@ def test_norm_modes():
     assert y is x and not new
 
 
+@pytest.mark.parametrize("shape", [(3, 4, 6), (4,)])
+def test_group_norm_equals_flax(x64, shape):
+    """Value, gradient and Hessian-vector product; far from zero, where cancellation would show."""
+    x = 50 + draw(0, 5, *shape)
+    variables = Norm("group").init(jax.random.key(0), x, train=True)
+    params = {k: v + draw(i, *v.shape) for i, (k, v) in enumerate(variables["params"].items())}
+    weight = draw(3, *x.shape)
+
+    def derivatives(apply):
+        loss = lambda p, x: jnp.sum(weight * jnp.tanh(apply({"params": p}, x)))  # noqa: E731
+        grad = jax.value_and_grad(loss, (0, 1))
+        return jax.jvp(grad, (params, x), (jax.tree.map(jnp.cos, params), jnp.sin(x)))
+
+    ours = derivatives(lambda v, x: run_norm("group", x, None, v)[0])
+    theirs = nn.GroupNorm(2, epsilon=1e-5, use_fast_variance=False)
+    chex.assert_trees_all_close(ours, derivatives(theirs.apply), rtol=1e-9, atol=1e-10)
+
+
+def test_group_norm_in_single_precision():
+    x = 1000 + draw(0, 2, 8, 8, 4)
+    y, _ = run_norm("group", x, None, Norm("group").init(jax.random.key(0), x, train=True))
+    np.testing.assert_allclose(y.reshape(2, -1, 2, 2).std(axis=(1, 3)), 1, rtol=1e-3)
+
+
 @pytest.fixture
 def optimised():
     """As a user compiles; the rounding depends on it."""
@@ -261,7 +285,9 @@ def test_too_many_classes(kind):
     "name, shape, expected",
     [
         ("resnet20", (32, 32, 3), 269_722),  # published, option A shortcuts, linear head
+        ("resnet20_b", (32, 32, 3), 272_474),  # and two projections with their norms
         ("resnet8", (32, 32, 3), 75_290),
+        ("fedavg_cnn", (32, 32, 3), 878_538),  # PFLlib's FedAvgCNN, FL-bench's avgcnn
         ("cnn", (28, 28, 1), 260 + 5_020 + 320 * 256 + 256 + 256 * 128 + 128 + 1_290),
         ("mlp", (28, 28, 1), 784 * 200 + 200 + 200 * 128 + 128 + 1_290),
     ],
@@ -273,7 +299,8 @@ def test_parameter_counts(name, shape, expected):
     out, stats = jax.eval_shape(
         lambda w: model.apply(w, jnp.zeros((3, *shape)), train=True, key=jax.random.key(0)), weights
     )
-    assert out.logits.shape == (3, 10) and out.features.shape == (3, 128 if "r" not in name else 64)
+    features = {"fedavg_cnn": 512, "cnn": 128, "mlp": 128}.get(name, 64)
+    assert out.logits.shape == (3, 10) and out.features.shape == (3, features)
     chex.assert_trees_all_equal_shapes_and_dtypes(stats, weights.stats)
 
 

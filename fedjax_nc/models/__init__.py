@@ -25,7 +25,7 @@ def build(
       shape: one input's shape, without the batch axis.
       classes: number of classes.
       head: what the method wants on top of the features.
-      norm: BatchNorm mode, or `default` for the model's own.
+      norm: normalisation mode, or `default` for the model's own.
       conv: lowering of the convolutions.
     """
     from fedjax_nc.models import base, cnn, mlp, resnet_cifar  # flax takes a second to import
@@ -42,7 +42,9 @@ def build(
     bodies = {
         "mlp": lambda: mlp.MLP(norm, conv),
         "cnn": lambda: cnn.CNN(norm, conv),
+        "fedavg_cnn": lambda: cnn.FedAvgCNN(norm, conv),
         "resnet8": lambda: resnet_cifar.ResNetCifar(8, norm, conv),
         "resnet20": lambda: resnet_cifar.ResNetCifar(20, norm, conv),
+        "resnet20_b": lambda: resnet_cifar.ResNetCifar(20, norm, conv, projection=True),
     }
     return base.from_body(bodies[name](), shape, classes, head)

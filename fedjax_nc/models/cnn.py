@@ -1,4 +1,4 @@
-"""FedDW's two-convolution network, 128 features into the last layer."""
+"""Two small convolutional networks: FedDW's, and the one FedAvg was introduced with."""
 
 import flax.linen as nn
 
@@ -32,3 +32,23 @@ class CNN(nn.Module):
         x = x.reshape(x.shape[0], -1)
         x = nn.relu(dense(x, 256))
         return tuple(blocks), dense(x, 128)
+
+
+class FedAvgCNN(nn.Module):
+    """conv5x5x32 - pool - conv5x5x64 - pool - dense512, ReLU after each, valid padding.
+
+    McMahan et al.'s network as PFLlib and FL-bench build it; the throughput benchmark's model.
+    """
+
+    norm: str = "none"
+    conv: str = "auto"
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        """Features of a batch."""
+        blocks = []
+        for channels in (32, 64):
+            x = Conv(channels, 5, padding="VALID", bias=True, lowering=self.conv)(x)
+            x = nn.relu(max_pool(Norm(self.norm)(x, train=train, mask=mask)))  # ReLU on a quarter
+            blocks.append(x)
+        return tuple(blocks), nn.relu(dense(x.reshape(x.shape[0], -1), 512))

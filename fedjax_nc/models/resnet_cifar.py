@@ -10,20 +10,24 @@ from fedjax_nc.models.norm import Norm
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut; a smaller map is subsampled and zero-padded."""
+    """Two 3x3 convolutions and a shortcut, which to a smaller map is option A or B of the paper."""
 
     channels: int
     stride: int
     norm: str
     conv: str
+    projection: bool
 
     @nn.compact
     def __call__(self, x, *, train, mask):
         """One residual block."""
-        conv = partial(Conv, self.channels, 3, padding=1, lowering=self.conv, kernel_init=he_normal)
+        conv = partial(Conv, self.channels, padding=1, lowering=self.conv, kernel_init=he_normal)
         y = Norm(self.norm)(conv(stride=self.stride)(x), train=train, mask=mask)
         y = Norm(self.norm)(conv()(nn.relu(y)), train=train, mask=mask)
-        if x.shape != y.shape:  # option A of the ResNet paper: no parameters in the shortcut
+        if x.shape != y.shape and self.projection:  # option B
+            x = conv(kernel=1, stride=self.stride, padding=0)(x)
+            x = Norm(self.norm)(x, train=train, mask=mask)
+        elif x.shape != y.shape:  # option A: subsampled and zero-padded, no parameters
             extra = self.channels - x.shape[-1]
             x = x[:, :: self.stride, :: self.stride]
             x = jnp.pad(x, ((0, 0), (0, 0), (0, 0), (extra // 2, extra - extra // 2)))
@@ -36,6 +40,7 @@ class ResNetCifar(nn.Module):
     depth: int
     norm: str = "running"
     conv: str = "auto"
+    projection: bool = False  # option B's shortcuts instead of option A's
 
     @nn.compact
     def __call__(self, x, *, train, mask):
@@ -46,6 +51,7 @@ class ResNetCifar(nn.Module):
         for stage, channels in enumerate((16, 32, 64)):
             for i in range((self.depth - 2) // 6):
                 stride = 2 if stage and not i else 1
-                x = BasicBlock(channels, stride, self.norm, self.conv)(x, train=train, mask=mask)
+                block = BasicBlock(channels, stride, self.norm, self.conv, self.projection)
+                x = block(x, train=train, mask=mask)
             blocks.append(x)
         return tuple(blocks), jnp.mean(x, axis=(1, 2))
