@@ -63,9 +63,10 @@ def make_evaluate(
         return score, {}
 
     def run(weights: Weights, data: FederatedData) -> dict[str, Score]:
-        rows = executor.devices * executor.chunk
-        tables = {"global": _chunks(data.test, rows), "clients": _padded(data.client_test, rows)}
-        return {k: executor.run(one, (weights, data.pool), t)[0] for k, t in tables.items()}
+        tables = {"global": _chunks(data.test, executor.lanes), "clients": data.client_test}
+        broadcast = (weights, data.pool)
+        return {name: executor.run(one, broadcast, table, -(-table.size // batch_size))[0]
+                for name, table in tables.items()}  # fmt: skip
 
     return jax.jit(run) if executor.jit else run
 
@@ -78,7 +79,6 @@ def make_personalise(
     The same local loop as a round, nothing uploaded. The result is a function of (state, ids,
     their rows of the client state, hyper, data).
     """
-    clients = task.federation.clients
     trainer = task.trainer
 
     def one(broadcast, row):
@@ -91,12 +91,10 @@ def make_personalise(
 
     def run(state: State, ids: jax.Array, kept: Any, hyper: Hyper, data: FederatedData) -> Score:
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.round), 2)
-        safe = jnp.minimum(ids, clients - 1)
-        test = Table(data.client_test.index[safe],
-                     jnp.where(ids < clients, data.client_test.size[safe], 0))  # fmt: skip
-        rows = make_rows(task, key, ids, data) | {"kept": kept, "test": test}
+        rows = make_rows(task, key, ids, data)
+        rows |= {"kept": kept, "test": tree.take(data.client_test, ids)}
         broadcast = (state.weights, state.shared, hyper, data.pool)
-        return executor.run(one, broadcast, rows)[0]
+        return executor.run(one, broadcast, rows, rows["steps"])[0]
 
     return jax.jit(run) if executor.jit else run
 
@@ -107,19 +105,19 @@ def personalise(
 ) -> Summary:  # fmt: skip
     """Accuracy over all clients of their own models, in about ten steps so that progress shows."""
     clients = task.federation.clients
-    multiple = executor.devices * executor.chunk
-    group = multiple * -(-clients // (10 * multiple))
+    group = min(clients, executor.lanes * -(-clients // (10 * executor.lanes)))
+    order = np.argsort(-np.asarray(data.train.size), kind="stable")  # groups of like sizes
     fn = make_personalise(task, executor, batch_size, phases)
     light = State(state.round, state.key, state.weights, state.shared, {})
     scores = []
     for start in range(0, clients, group):
-        ids = np.arange(start, start + group)
-        kept = tree.take(dict(state.clients), np.minimum(ids, clients - 1))
-        kept, ids = executor.place((kept, ids))
-        scores.append(fn(light, ids, kept, hyper, data))
-        jax.block_until_ready(scores[-1])
-        progress(min(start + group, clients), clients)
-    return summarise(jax.tree.map(lambda *x: np.concatenate(x)[:clients], *scores))
+        end = min(start + group, clients)
+        ids = order[end - group : end]  # the last group overlaps: another size would compile again
+        kept, ids = executor.place((tree.take(dict(state.clients), ids), ids))
+        score = jax.block_until_ready(fn(light, ids, kept, hyper, data))
+        scores.append(tree.take(score, slice(start - end, None)))
+        progress(end, clients)
+    return summarise(jax.tree.map(lambda *x: np.concatenate(x), *scores))
 
 
 def summarise(score: Score) -> Summary:
@@ -144,9 +142,3 @@ def _chunks(numbers: jax.Array, rows: int) -> Table:
     index = jnp.pad(numbers, (0, longest * rows - len(numbers))).reshape(rows, longest)
     sizes = np.clip(len(numbers) - longest * np.arange(rows), 0, longest)
     return Table(index, jnp.asarray(sizes, jnp.int32))
-
-
-def _padded(table: Table, multiple: int) -> Table:
-    """The table with empty rows added up to a multiple."""
-    extra = -table.size.shape[0] % multiple
-    return Table(jnp.pad(table.index, ((0, extra), (0, 0))), jnp.pad(table.size, (0, extra)))

@@ -10,7 +10,7 @@ from optax.tree_utils import tree_sub as sub
 from optax.tree_utils import tree_zeros_like as zeros_like
 
 __all__ = ["add", "all_finite", "num_bytes", "num_elements", "pick", "put", "scale", "select",
-           "sq_distance", "sub", "sum_leading", "take", "zeros_like"]  # fmt: skip
+           "sq_distance", "sub", "sum_leading", "take", "zeros", "zeros_like"]  # fmt: skip
 
 
 def sq_distance(a: Any, b: Any) -> jax.Array:
@@ -43,6 +43,11 @@ def put(tree: Any, ids: Any, rows: Any) -> Any:
         return x
 
     return jax.tree.map(one, tree, rows)
+
+
+def zeros(shapes: Any, *leading: int) -> Any:
+    """Zeros of these shapes, with leading axes in front."""
+    return jax.tree.map(lambda x: jnp.zeros((*leading, *x.shape), x.dtype), shapes)
 
 
 def sum_leading(tree: Any) -> Any:

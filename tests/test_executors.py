@@ -57,15 +57,41 @@ def test_debug_names_the_client(tiny):
     method = method._replace(phases=(base.Phase((base.Term("bad", fail),)),))
     with pytest.raises(ValueError, match="broken term") as caught:
         tiny(method).run(1, "debug")
-    assert any("client 3" in note for note in caught.value.__notes__)  # the largest goes first
+    assert any("client 0" in note for note in caught.value.__notes__)
 
 
-def test_deal_balances():
-    for count, devices in [(8, 2), (9, 3), (4, 4), (5, 1)]:
-        order = executors.deal(count, devices)
-        assert sorted(order) == list(range(count))
-        totals = order.reshape(devices, -1).sum(1)
-        assert np.ptp(totals) <= devices
+@pytest.mark.parametrize(
+    "steps, devices, slots, loads",
+    [([20, 11, 6, 4, 3, 2, 1, 1, 1, 1], 2, 8, [25, 25]),
+     ([9, 1, 1, 1, 1, 1, 1, 1, 1, 0], 2, 8, [9, 8]),
+     ([9, 1, 1, 1, 1], 2, 3, [10, 3]),  # no more than its slots
+     ([5, 5, 5], 4, 1, [5, 5, 5, 0]),
+     ([3, 2, 1], 1, 3, [6])],
+)  # fmt: skip
+def test_deal_balances(steps, devices, slots, loads):
+    slot, held = executors.deal(jnp.asarray(steps), devices, slots)
+    assert len(set(slot.tolist())) == len(steps) == held.sum() and held.max() <= slots
+    assert set(slot.tolist()) == {d * slots + i for d in range(devices) for i in range(held[d])}
+    totals = np.zeros(devices, int)
+    np.add.at(totals, np.asarray(slot) // slots, steps)
+    assert totals.tolist() == loads
+
+
+@pytest.mark.parametrize("name, chunk", [("vmap", 4), ("scan", 4), ("chunked", 4), ("sharded", 4),
+                                         ("debug", 4)])  # fmt: skip
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_rows_come_back_in_their_order(name, chunk, count):
+    def fn(broadcast, row):
+        return {"twice": 2 * row["x"]}, {"sum": broadcast * row["x"], "count": jnp.ones(())}
+
+    how = executors.make_executor(name, chunk=chunk)
+    rows = {"x": jnp.arange(3.0 * count).reshape(count, 3), "id": jnp.arange(count)}
+    steps = jnp.asarray([3, 0, 5, 1, 4, 1, 5][:count])
+    run = lambda: how.run(fn, jnp.asarray(10.0), rows, steps)  # noqa: E731
+    out, sums = (jax.jit(run) if how.jit else run)()
+    np.testing.assert_array_equal(out["twice"], 2 * rows["x"])
+    np.testing.assert_array_equal(sums["sum"], 10 * rows["x"].sum(0))
+    assert sums["count"] == count
 
 
 def test_unknown_device_count_is_all_of_them():

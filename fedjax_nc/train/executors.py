@@ -1,7 +1,7 @@
-"""Five ways to run a function over clients and sum what they upload.
+"""Run a function over clients and sum what they upload: one loop, with five settings.
 
-All take the function, what every client receives, and what each gets a row of. Rows come sorted,
-largest client first, so that chunks hold clients of like size.
+Each device takes its share of the clients in chunks: the chunks one after another, the clients of
+a chunk at once. Callers give rows in any order and get them back in it.
 """
 
 from collections.abc import Callable
@@ -9,29 +9,31 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from fedjax_nc import tree
 
 ClientFn = Callable[[Any, Any], tuple[Any, Any]]  # (broadcast, row) -> (row out, upload)
-RunFn = Callable[[ClientFn, Any, Any], tuple[Any, Any]]  # -> (rows out, sum of uploads)
 
 
 class Executor(NamedTuple):
-    """A way to run clients. Participants are padded to a multiple of `devices * chunk`."""
+    """A way to run clients."""
 
     name: str
-    run: RunFn
     devices: int = 1
-    chunk: int = 1
+    chunk: int = 1  # clients at once; 0: all of them
     mesh: jax.sharding.Mesh | None = None
 
     @property
     def jit(self) -> bool:
         """Whether the round around it is compiled."""
         return self.name != "debug"
+
+    @property
+    def lanes(self) -> int:
+        """How many rows keep it busy (`vmap` is content with one)."""
+        return self.devices * max(self.chunk, 1)
 
     @property
     def everywhere(self) -> NamedSharding | None:
@@ -46,70 +48,15 @@ class Executor(NamedTuple):
         """
         return arrays if self.mesh is None else jax.device_put(arrays, self.everywhere)
 
+    def run(self, fn: ClientFn, broadcast: Any, rows: Any, steps: jax.Array) -> tuple[Any, Any]:
+        """What the function gives for every row, and the sum of the uploads.
 
-def vmap_clients(fn: ClientFn, broadcast: Any, rows: Any) -> tuple[Any, Any]:
-    """All at once: finished clients wait for the longest."""
-    out, uploads = jax.vmap(fn, (None, 0))(broadcast, rows)
-    return out, tree.sum_leading(uploads)
-
-
-def scan_clients(fn: ClientFn, broadcast: Any, rows: Any) -> tuple[Any, Any]:
-    """One by one, with running sums: each client costs its own steps."""
-    _, upload = jax.eval_shape(fn, broadcast, tree.take(rows, 0))
-
-    def one(sums, row):
-        out, upload = fn(broadcast, row)
-        return tree.add(sums, upload), out
-
-    zeros = jax.tree.map(lambda u: jnp.zeros(u.shape, u.dtype), upload)
-    sums, out = lax.scan(one, zeros, rows)
-    return out, sums
-
-
-def chunked_clients(chunk: int) -> RunFn:
-    """Chunks one by one, the clients of a chunk at once."""
-
-    def run(fn, broadcast, rows):
-        chunks = jax.tree.map(lambda x: x.reshape(-1, chunk, *x.shape[1:]), rows)
-        out, sums = scan_clients(lambda b, c: vmap_clients(fn, b, c), broadcast, chunks)
-        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), out), sums
-
-    return run
-
-
-def sharded_clients(mesh: jax.sharding.Mesh, inner: RunFn) -> RunFn:
-    """Split over the mesh's devices, run `inner` on each, add the sums up."""
-    split, whole = PartitionSpec("clients"), PartitionSpec()
-
-    def run(fn, broadcast, rows):
-        def on_device(broadcast, rows):
-            out, sums = inner(fn, broadcast, rows)
-            return out, lax.psum(sums, "clients")
-
-        # check_vma: loop carries start as constants and become device-varying, which it refuses
-        mapped = jax.shard_map(on_device, mesh=mesh, in_specs=(whole, split),
-                               out_specs=(split, whole), check_vma=False)  # fmt: skip
-        return mapped(broadcast, rows)
-
-    return run
-
-
-def debug_clients(fn: ClientFn, broadcast: Any, rows: Any) -> tuple[Any, Any]:
-    """A Python loop without jit; an exception says which client raised it."""
-    outs, uploads = [], []
-    with jax.disable_jit():
-        for i in range(len(jax.tree.leaves(rows)[0])):
-            row = tree.take(rows, i)
-            try:
-                out, upload = fn(broadcast, row)
-            except Exception as error:
-                name = row["id"] if isinstance(row, dict) else i
-                error.add_note(f"while running client {name}")
-                raise
-            outs.append(out)
-            uploads.append(upload)
-    stack = lambda *x: jnp.stack(x)  # noqa: E731
-    return jax.tree.map(stack, *outs), tree.sum_leading(jax.tree.map(stack, *uploads))
+        `steps` says how much work each row is, in any unit.
+        """
+        if not self.jit:
+            return _in_python(fn, broadcast, rows)
+        # traced once, though it is asked for its shapes first
+        return _run(self, jax.jit(fn, inline=True), broadcast, rows, steps)
 
 
 def make_executor(name: str, *, devices: int = 0, chunk: int = 4) -> Executor:
@@ -125,18 +72,92 @@ def make_executor(name: str, *, devices: int = 0, chunk: int = 4) -> Executor:
     elif name == "auto":
         name = "sharded" if devices > 1 else "chunked"
     if name == "sharded":
-        inner, chunk = (scan_clients, 1) if cpu else (chunked_clients(chunk), chunk)
         mesh = jax.make_mesh((devices,), ("clients",), axis_types=(AxisType.Auto,),
                              devices=jax.devices()[:devices])  # fmt: skip
-        return Executor(name, sharded_clients(mesh, inner), devices, chunk, mesh)
-    if name == "chunked":
-        return Executor(name, chunked_clients(chunk), chunk=chunk)
-    run = {"vmap": vmap_clients, "scan": scan_clients, "debug": debug_clients}[name]
-    return Executor(name, run)
+        return Executor(name, devices, 1 if cpu else chunk, mesh)
+    return Executor(name, chunk={"vmap": 0, "chunked": chunk}.get(name, 1))
 
 
-def deal(count: int, devices: int) -> np.ndarray:
-    """Order in which sorted clients go to devices, back and forth, so that totals balance."""
-    turns = np.arange(count).reshape(-1, devices)
-    turns[1::2] = turns[1::2, ::-1]
-    return turns.T.reshape(-1)
+def deal(steps: jax.Array, devices: int, slots: int) -> tuple[jax.Array, jax.Array]:
+    """Each in turn to the least loaded device that has a free slot: balanced if largest first.
+
+    The slot each one gets, device after device, and how many each device has.
+    """
+
+    def one(carry, mine):
+        load, held = carry
+        device = jnp.argmin(jnp.where(held < slots, load, jnp.iinfo(load.dtype).max))
+        slot = device * slots + held[device]
+        return (load.at[device].add(mine), held.at[device].add(1)), slot
+
+    start = jnp.zeros(devices, steps.dtype), jnp.zeros(devices, jnp.int32)
+    (_, held), slot = lax.scan(one, start, steps)
+    return slot, held
+
+
+def _run(executor: Executor, fn: ClientFn, broadcast, rows, steps) -> tuple[Any, Any]:
+    count, devices = len(steps), executor.devices
+    chunk = executor.chunk or count
+    chunks = -(-count // chunk)
+    order = jnp.argsort(-steps)  # largest first, so that a chunk holds clients of like size
+    members = jnp.pad(order, (0, chunks * chunk - count), mode="edge").reshape(chunks, chunk)
+    real = jnp.arange(chunks * chunk).reshape(chunks, chunk) < count
+    # room for half as many again as an even share: a device with few long clients has fewer
+    slots = min(chunks, -(-3 * chunks // (2 * devices))) if devices > 1 else chunks
+    slot, held = deal(steps[members[:, 0]], devices, slots)
+    of_slot = jnp.zeros(devices * slots, int).at[slot].set(jnp.arange(chunks))
+    shapes = jax.eval_shape(fn, broadcast, tree.take(rows, 0))
+
+    def on_device(broadcast, rows, members, real, held):
+        def one(i, carry):
+            outs, sums = carry
+            if chunk == 1:
+                out, upload = fn(broadcast, tree.take(rows, members[i, 0]))
+                out = jax.tree.map(lambda x: x[None], out)
+            else:
+                out, uploads = jax.vmap(fn, (None, 0))(broadcast, tree.take(rows, members[i]))
+                upload = _total(uploads, real[i])
+            return tree.put(outs, i, out), tree.add(sums, upload)
+
+        outs = tree.zeros(shapes[0], slots, chunk)
+        outs, sums = lax.fori_loop(0, held[0], one, (outs, tree.zeros(shapes[1])))
+        return outs, sums if executor.mesh is None else lax.psum(sums, "clients")
+
+    if executor.mesh is not None:
+        split, whole = PartitionSpec("clients"), PartitionSpec()
+        # check_vma: loop carries start as constants and become device-varying, which it refuses
+        on_device = jax.shard_map(
+            on_device, mesh=executor.mesh, in_specs=(whole, whole, split, split, split),
+            out_specs=(split, whole), check_vma=False,
+        )  # fmt: skip
+    outs, sums = on_device(broadcast, rows, members[of_slot], real[of_slot], held)
+    rank = jnp.argsort(order)
+    where = slot[rank // chunk] * chunk + rank % chunk
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[where], outs), sums
+
+
+def _total(uploads: Any, real: jax.Array) -> Any:
+    """Sum over a chunk, without what fills it up."""
+
+    def one(x):
+        return jnp.sum(jnp.where(real.reshape(-1, *[1] * (x.ndim - 1)), x, 0), 0)
+
+    return jax.tree.map(one, uploads)
+
+
+def _in_python(fn: ClientFn, broadcast: Any, rows: Any) -> tuple[Any, Any]:
+    """A Python loop without jit; an exception says which client raised it."""
+    outs, uploads = [], []
+    with jax.disable_jit():
+        for i in range(len(jax.tree.leaves(rows)[0])):
+            row = tree.take(rows, i)
+            try:
+                out, upload = fn(broadcast, row)
+            except Exception as error:
+                name = row["id"] if isinstance(row, dict) else i
+                error.add_note(f"while running client {name}")
+                raise
+            outs.append(out)
+            uploads.append(upload)
+    stack = lambda *x: jnp.stack(x)  # noqa: E731
+    return jax.tree.map(stack, *outs), tree.sum_leading(jax.tree.map(stack, *uploads))

@@ -11,7 +11,7 @@ from fedjax_nc import config, tree
 from fedjax_nc.data.federated import FederatedData
 from fedjax_nc.methods.base import Finished, Method, Setup, View, trained_groups
 from fedjax_nc.train import local, schedule
-from fedjax_nc.train.executors import Executor, deal
+from fedjax_nc.train.executors import Executor
 from fedjax_nc.types import ClientInfo, Hyper, State, Weights
 
 
@@ -27,7 +27,7 @@ class RoundMetrics(NamedTuple):
     """What a round reports; fetched by the host while the next one runs."""
 
     sums: dict[str, jax.Array]  # per term: sum over examples; "examples" counts them
-    ids: jax.Array  # participants, in the order they ran; padding is past the last client
+    ids: jax.Array  # participants
     finite: jax.Array  # per participant: no NaN or infinity in what it uploads
 
 
@@ -68,13 +68,18 @@ def start_weights(task: Task, received: Weights, kept: dict[str, Any]) -> Weight
 
 
 def make_rows(task: Task, key: jax.Array, ids: jax.Array, data: FederatedData) -> dict[str, Any]:
-    """What each of these clients gets of its own. An id past the last client is an idle one."""
-    safe = jnp.minimum(ids, task.federation.clients - 1)
+    """What each of these clients gets of its own."""
+    size = data.train.size[ids]
+    steps = jnp.zeros_like(size)
+    for phase in task.method.phases:
+        shuffles, each = local.loop_counts(phase, task.trainer.local, size)
+        steps += (shuffles * each).astype(steps.dtype)
     return {
         "id": ids,
-        "index": data.train.index[safe],
-        "size": jnp.where(ids < task.federation.clients, data.train.size[safe], 0),
-        "counts": data.class_counts[safe],
+        "index": data.train.index[ids],
+        "size": size,
+        "steps": steps,
+        "counts": data.class_counts[ids],
         "key": jax.vmap(jax.random.fold_in, (None, 0))(key, ids),
     }
 
@@ -82,12 +87,8 @@ def make_rows(task: Task, key: jax.Array, ids: jax.Array, data: FederatedData) -
 def make_view(task: Task, received, shared, kept, row, lr) -> View:
     """A client's facts for the round it is about to run."""
     cfg = task.trainer.local
-    steps = jnp.zeros((), jnp.int32)
-    for phase in task.method.phases:
-        shuffles, each = local.loop_counts(phase, cfg, row["size"])
-        steps += (shuffles * each).astype(jnp.int32)
     momentum = cfg.momentum if cfg.optimizer == "sgd" else 0.0
-    info = ClientInfo(row["size"], row["counts"], steps, lr, momentum)
+    info = ClientInfo(row["size"], row["counts"], row["steps"], lr, momentum)
     return View(start_weights(task, received, kept), shared, kept, info)
 
 
@@ -130,19 +131,15 @@ def make_round(task: Task, executor: Executor, *, clients_on_host: bool = False)
     method, _, federation = task
     client = make_client(task)
 
-    def choose(key, round_number, data):
+    def choose(key, round_number):
         key = jax.random.fold_in(key, round_number)
-        ids = schedule.sample_clients(key, federation.clients, federation.participants)
-        ids = ids[jnp.argsort(-data.train.size[ids])]  # largest first
-        idle = -len(ids) % (executor.devices * executor.chunk)
-        ids = jnp.concatenate([ids, jnp.full(idle, federation.clients)])
-        return ids[deal(len(ids), executor.devices)]
+        return schedule.sample_clients(key, federation.clients, federation.participants)
 
     def core(state, kept, ids, hyper, data):
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.round), 1)
         rows = make_rows(task, key, ids, data) | {"kept": kept}
         broadcast = (state.weights, state.shared, hyper, data.pool)
-        out, sums = executor.run(client, broadcast, rows)
+        out, sums = executor.run(client, broadcast, rows, rows["steps"])
         total = jnp.maximum(sums["weight"], jnp.finfo(sums["weight"].dtype).tiny)
         mean = tree.scale(1.0 / total, sums["update"])
         # groups nobody trains and personal ones are not in the update: they stay bit for bit
@@ -156,10 +153,8 @@ def make_round(task: Task, executor: Executor, *, clients_on_host: bool = False)
         return new_state, out["kept"], RoundMetrics(sums["sums"], ids, out["finite"])
 
     def on_device(state, hyper, data):
-        ids = choose(state.key, state.round, data)
-        safe = jnp.minimum(ids, federation.clients - 1)
-        new, kept, metrics = core(state, tree.take(state.clients, safe), ids, hyper, data)
-        # an idle client's id is out of range, so its row is dropped by the scatter
+        ids = choose(state.key, state.round)
+        new, kept, metrics = core(state, tree.take(state.clients, ids), ids, hyper, data)
         return _with_clients(new, tree.put(state.clients, ids, kept)), metrics
 
     if not executor.jit:
@@ -171,14 +166,12 @@ def make_round(task: Task, executor: Executor, *, clients_on_host: bool = False)
     core = jax.jit(core, donate_argnums=(0, 1), out_shardings=executor.everywhere)
 
     def on_host(state, hyper, data):
-        ids = choose(state.key, state.round, data)
-        host_ids = np.asarray(ids)
-        real = host_ids < federation.clients
-        rows = tree.take(state.clients, np.minimum(host_ids, federation.clients - 1))
-        rows = executor.place(rows)
+        ids = choose(state.key, state.round)
+        chosen = np.asarray(ids)
+        rows = executor.place(tree.take(state.clients, chosen))
         new, kept, metrics = core(_with_clients(state, {}), rows, ids, hyper, data)
-        kept = jax.tree.map(lambda x: np.asarray(x)[real], kept)
-        return _with_clients(new, tree.put(state.clients, host_ids[real], kept)), metrics
+        kept = jax.tree.map(np.asarray, kept)
+        return _with_clients(new, tree.put(state.clients, chosen, kept)), metrics
 
     return on_host
 
