@@ -64,22 +64,32 @@ def run(command: flags.Command) -> list[dict[str, Any]]:
 
     for cfg in command.configs:  # all of them before the first is trained
         rundir.check(rundir.path_of(command.out, cfg), cfg, overwrite=command.overwrite)
-    return [_run_seed(cfg, command) for cfg in command.configs]
+    summaries, left = {}, []
+    for cfg in command.configs:
+        directory = rundir.path_of(command.out, cfg)
+        finished = directory / "summary.json"
+        if finished.exists() and not command.overwrite:
+            print(f"already finished: {directory} (--overwrite starts again)", file=sys.stderr)
+            summaries[cfg.seed] = json.loads(finished.read_text())
+        else:
+            left.append(cfg)
+    for configs in [left] if command.seeds_parallel and left else [[cfg] for cfg in left]:
+        summaries |= zip([cfg.seed for cfg in configs], _train(configs, command), strict=True)
+    return [summaries[cfg.seed] for cfg in command.configs]
 
 
-def _run_seed(cfg: RunConfig, command: flags.Command) -> dict[str, Any]:
+def _train(configs: list[RunConfig], command: flags.Command) -> list[dict[str, Any]]:
+    """Seeds as one program."""
     from fedjax_nc import console, job, loop
     from fedjax_nc.io import rundir
 
-    directory = rundir.path_of(command.out, cfg)
-    finished = directory / "summary.json"
-    if finished.exists() and not command.overwrite:
-        print(f"already finished: {directory} (--overwrite starts again)", file=sys.stderr)
-        return json.loads(finished.read_text())
-    prepared = job.prepare(cfg, strict=command.strict)
-    rundir.describe(directory, cfg, [*sys.orig_argv[:1], *sys.argv], overwrite=command.overwrite)
-    description = f"{cfg.method} seed {cfg.seed}"
-    with console.Progressing(description, cfg.federation.participants) as progress:
-        summary = loop.run(prepared, directory, progress)
-    print(f"run directory: {directory}", file=sys.stderr)
-    return summary
+    prepared = job.prepare(*configs, strict=command.strict)
+    directories = [rundir.path_of(command.out, cfg) for cfg in configs]
+    words = [*sys.orig_argv[:1], *sys.argv]
+    for cfg, directory in zip(configs, directories, strict=True):
+        rundir.describe(directory, cfg, words, overwrite=command.overwrite)
+    with console.Progressing(configs[0].method, configs[0].federation.participants) as progress:
+        summaries = loop.run(prepared, directories, progress)
+    for directory in directories:
+        print(f"run directory: {directory}", file=sys.stderr)
+    return summaries

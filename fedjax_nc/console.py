@@ -27,19 +27,19 @@ _LINE_SECONDS = 5.0  # between plain progress lines
 class Progressing:
     """Shows rounds as they finish; a context manager because a bar must be closed."""
 
-    def __init__(self, description: str, participants: int) -> None:
+    def __init__(self, method: str, participants: int) -> None:
         """Prepare; nothing is shown before the first round."""
         self.console = Console(stderr=True)
-        self.participants = participants
-        self.description = description
+        self.method, self.participants = method, participants
+        self.description, self.seeds = method, 1
         self.first: int | None = None
-        self.start = self.printed = time.monotonic()
+        self.start_time = self.printed = time.monotonic()
         self.accuracy = ""
         self.bar = Progress(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"),
             TimeElapsedColumn(), TextColumn("eta"), TimeRemainingColumn(),
             console=self.console, disable=not self.console.is_terminal)  # fmt: skip
-        self.job = self.bar.add_task(description, total=None, text="compiling")
+        self.job: Any = None
 
     def __enter__(self) -> "Progressing":
         """Start the bar."""
@@ -54,21 +54,29 @@ class Progressing:
         """Say something once."""
         self.console.print(message, markup=False, highlight=False, soft_wrap=True)
 
-    def round(self, row: dict[str, Any], rounds: int) -> None:
-        """Show a finished round."""
-        now = time.monotonic()
+    def start(self, seeds: tuple[int, ...]) -> None:
+        """These seeds are trained now."""
+        self.first, self.accuracy, self.seeds = None, "", len(seeds)
+        numbers = " ".join(map(str, seeds))
+        self.description = f"{self.method} seed{'s' if len(seeds) > 1 else ''} {numbers}"
+        self.job = self.bar.add_task(self.description, total=None, text="compiling")
+
+    def round(self, rows: list[dict[str, Any]], rounds: int) -> None:
+        """Show a finished round of all seeds."""
+        number, now = rows[0]["round"], time.monotonic()
         if self.first is None:
-            self.first, self.start = row["round"], now  # compile time is not in the estimate
-        done, last = row["round"] - self.first, row["round"] == rounds
-        if "global_accuracy" in row:
-            self.accuracy = f"accuracy {row['global_accuracy']:.3f}"
-        text = f"round {row['round']}/{rounds}  {self.accuracy}"
+            self.first, self.start_time = number, now  # compile time is not in the estimate
+        done, last = number - self.first, number == rounds
+        if "global_accuracy" in rows[0]:
+            values = " ".join(f"{row['global_accuracy']:.3f}" for row in rows)
+            self.accuracy = f"accuracy {values}"
+        text = f"round {number}/{rounds}  {self.accuracy}"
         if done:
-            each = (now - self.start) / done
-            text += f"  {self.participants / max(each, 1e-9):.1f} clients/s"
+            each = (now - self.start_time) / done
+            text += f"  {self.seeds * self.participants / max(each, 1e-9):.1f} clients/s"
             if not last and not self.console.is_terminal:
-                text += f"  eta {each * (rounds - row['round']):.0f} s"
-        self._show(self.job, self.description, text, row["round"], rounds)
+                text += f"  eta {each * (rounds - number):.0f} s"
+        self._show(self.job, self.description, text, number, rounds)
 
     def stage(self, name: str, done: int, total: int) -> None:
         """Show how far the work after the rounds is."""

@@ -52,9 +52,12 @@ def score_row(
 
 
 def make_evaluate(
-    task: Task, executor: Executor, batch_size: int
+    task: Task, executor: Executor, batch_size: int, seeds: FederatedData | None = None
 ) -> Callable[[Weights, FederatedData], dict[str, Score]]:
-    """Score the global model on the official test set and on every client's own."""
+    """Score the global model on the official test set and on every client's own.
+
+    `seeds`, here and below, are `jax.vmap`'s axes of the data when there are several seeds' models.
+    """
     model, _, batches = task.trainer
 
     def one(broadcast, row):
@@ -68,12 +71,14 @@ def make_evaluate(
         return {name: executor.run(one, broadcast, table, -(-table.size // batch_size))[0]
                 for name, table in tables.items()}  # fmt: skip
 
-    return jax.jit(run) if executor.jit else run
+    fn = run if seeds is None else jax.vmap(run, (0, seeds))
+    return jax.jit(fn) if executor.jit else fn
 
 
 def make_personalise(
-    task: Task, executor: Executor, batch_size: int, phases: tuple
-) -> Callable[..., Score]:
+    task: Task, executor: Executor, batch_size: int, phases: tuple,
+    seeds: FederatedData | None = None,
+) -> Callable[..., Score]:  # fmt: skip
     """Train clients from the final model with these phases and score each on its own test set.
 
     The same local loop as a round, nothing uploaded. The result is a function of (state, ids,
@@ -96,28 +101,33 @@ def make_personalise(
         broadcast = (state.weights, state.shared, hyper, data.pool)
         return executor.run(one, broadcast, rows, rows["steps"])[0]
 
-    return jax.jit(run) if executor.jit else run
+    fn = run if seeds is None else jax.vmap(run, (0, None, 0, None, seeds))
+    return jax.jit(fn) if executor.jit else fn
 
 
 def personalise(
     task: Task, executor: Executor, batch_size: int, phases: tuple, state: State, hyper: Hyper,
     data: FederatedData, progress: Callable[[int, int], None],
-) -> Summary:  # fmt: skip
-    """Accuracy over all clients of their own models, in about ten steps so that progress shows."""
-    clients = task.federation.clients
+    seeds: FederatedData | None = None,
+) -> Score:  # fmt: skip
+    """All clients' own models on their own tests, in about ten steps so that progress shows."""
+    clients, axis = task.federation.clients, 0 if seeds is None else 1
     group = min(clients, executor.lanes * -(-clients // (10 * executor.lanes)))
-    order = np.argsort(-np.asarray(data.train.size), kind="stable")  # groups of like sizes
-    fn = make_personalise(task, executor, batch_size, phases)
+    sizes = np.asarray(data.train.size).reshape(-1, clients).sum(0)
+    order = np.argsort(-sizes, kind="stable")  # groups of like sizes
+    fn = make_personalise(task, executor, batch_size, phases, seeds)
     light = State(state.round, state.key, state.weights, state.shared, {})
     scores = []
     for start in range(0, clients, group):
         end = min(start + group, clients)
         ids = order[end - group : end]  # the last group overlaps: another size would compile again
-        kept, ids = executor.place((tree.take(dict(state.clients), ids), ids))
+        kept = jax.tree.map(lambda x, ids=ids: x.take(ids, axis=axis), dict(state.clients))
+        kept, ids = executor.place((kept, ids))
         score = jax.block_until_ready(fn(light, ids, kept, hyper, data))
-        scores.append(tree.take(score, slice(start - end, None)))
+        scores.append(jax.tree.map(lambda x, n=start - end: np.asarray(x)[..., n:], score))
         progress(end, clients)
-    return summarise(jax.tree.map(lambda *x: np.concatenate(x), *scores))
+    back = np.argsort(order)
+    return jax.tree.map(lambda *x: np.concatenate(x, -1)[..., back], *scores)
 
 
 def summarise(score: Score) -> Summary:

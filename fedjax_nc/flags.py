@@ -25,6 +25,7 @@ class Command(NamedTuple):
     """What was asked for."""
 
     configs: tuple[RunConfig, ...]  # one per seed
+    seeds_parallel: bool
     out: str
     overwrite: bool
     strict: bool
@@ -36,6 +37,8 @@ class Command(NamedTuple):
 class _Session:
     seeds: tuple[int, ...] = ()
     """Run these seeds one after another instead of --seed."""
+    seeds_parallel: bool = False
+    """Run them as one program: the same numbers up to rounding, in less time than one by one."""
     out: str = "runs"
     """Directory under which every run gets its own."""
     overwrite: bool = False
@@ -74,10 +77,15 @@ def parse(argv: list[str], prog: str = "run.py") -> Command:
         check_seed("--seeds", seed)
     if len(set(seeds)) < len(seeds):
         raise UserError(f"--seeds {' '.join(map(str, seeds))}: give different numbers")
+    if session.seeds_parallel and len(seeds) < 2:
+        raise UserError(
+            f"--seeds_parallel with one seed ({seeds[0]}): give several, as --seeds 0 1"
+        )
+    if session.seeds_parallel and run.execution.executor == "debug":
+        raise UserError("--seeds_parallel with --execution.executor=debug: leave out one of them")
     configs = tuple(dataclasses.replace(run, seed=seed) for seed in seeds)
-    return Command(
-        configs, session.out, session.overwrite, session.strict, session.dry_run, session.list
-    )
+    return Command(configs, session.seeds_parallel, session.out, session.overwrite,
+                   session.strict, session.dry_run, session.list)  # fmt: skip
 
 
 def _tyro(argv, prog, base: RunConfig, hyper) -> tuple[Any, list[str]]:

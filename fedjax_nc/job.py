@@ -1,11 +1,12 @@
 """From a configuration to everything a run needs: data, model, method, executor."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from fedjax_nc import config, models
+from fedjax_nc import config, models, tree
 from fedjax_nc.data import datasets, federated
 from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.errors import UserError
@@ -13,22 +14,47 @@ from fedjax_nc.methods import registry
 from fedjax_nc.train import local
 from fedjax_nc.train.executors import Executor, make_executor
 from fedjax_nc.train.round import Task, init_state
-from fedjax_nc.types import State
+from fedjax_nc.types import State, Table
+
+
+class Seeds(NamedTuple):
+    """Several seeds that run as one program."""
+
+    configs: tuple[config.RunConfig, ...]  # alike but for the seed
+    splits: tuple[federated.Split, ...]
+    axes: federated.FederatedData  # `jax.vmap`'s axes of the data, stacked where seeds differ
 
 
 class Job(NamedTuple):
     """A run, ready to start; nothing has been written yet."""
 
-    config: config.RunConfig
+    config: config.RunConfig  # of several seeds, the first's
     task: Task
     executor: Executor
     split: federated.Split
     data: federated.FederatedData
     warnings: tuple[str, ...]
+    seeds: Seeds | None = None
+
+    @property
+    def configs(self) -> tuple[config.RunConfig, ...]:
+        """Of every seed."""
+        return (self.config,) if self.seeds is None else self.seeds.configs
+
+    @property
+    def splits(self) -> tuple[federated.Split, ...]:
+        """Of every seed."""
+        return (self.split,) if self.seeds is None else self.seeds.splits
+
+    @property
+    def axes(self) -> federated.FederatedData | None:
+        """Of several seeds."""
+        return None if self.seeds is None else self.seeds.axes
 
 
-def prepare(cfg: config.RunConfig, *, strict: bool = False) -> Job:
+def prepare(*configs: config.RunConfig, strict: bool = False) -> Job:
     """Load the data, deal it, build the model. Bad input is found here, before any file."""
+    cfg = configs[0]
     spec = DATASETS[cfg.dataset]
     method = registry.build(cfg.method)
     norm = cfg.federation.norm
@@ -40,30 +66,50 @@ def prepare(cfg: config.RunConfig, *, strict: bool = False) -> Job:
     arrays = datasets.load(cfg.dataset, cfg.data.dir)
     x, y = federated.limit_examples(arrays.train_x, arrays.train_y, cfg.data.limit)
     arrays = arrays._replace(train_x=x, train_y=y)
-    split = federated.split_clients(
-        cfg.data, cfg.federation.clients, cfg.partition_seed, y, arrays.test_y
-    )
-    empty = [k for k, part in enumerate(split.train) if not len(part)]
-    warnings = []
-    if empty:
-        listed = ", ".join(map(str, empty[:10])) + ("..." if len(empty) > 10 else "")
-        message = f"{len(empty)} of {len(split.train)} clients have no training data ({listed})"
-        if strict or len(empty) == len(split.train):
-            raise UserError(f"{message}: choose another partition or seed, or leave out --strict")
-        warnings.append(f"{message}: they are skipped")
+    numbers = [c.partition_seed for c in configs]
+    splits = {
+        n: federated.split_clients(cfg.data, cfg.federation.clients, n, y, arrays.test_y)
+        for n in dict.fromkeys(numbers)
+    }
+    warnings = dict.fromkeys(w for split in splits.values() for w in _missing(split, strict))
     executor = make_executor(
         cfg.execution.executor, devices=cfg.execution.devices, chunk=cfg.execution.chunk
     )
-    data = executor.place(federated.assemble(arrays, split, spec.classes))
+    data = [federated.assemble(arrays, split, spec.classes) for split in splits.values()]
+    placed = executor.place(data[0] if len(data) == 1 else _stack(data))
     task = Task(method, local.Trainer(model, cfg.local, batches), cfg.federation)
-    return Job(cfg, task, executor, split, data, tuple(warnings))
+    seeds = Seeds(configs, tuple(splits[n] for n in numbers), _axes(own=len(data) > 1))
+    return Job(cfg, task, executor, splits[numbers[0]], placed, tuple(warnings),
+               seeds if len(configs) > 1 else None)  # fmt: skip
 
 
-def first_state(job: Job) -> tuple[State, bool]:
-    """The state before round one, and whether client state stays in host memory."""
-    limit = job.config.execution.client_state_mb * 1e6 if job.executor.jit else float("inf")
-    state = init_state(job.task, jax.random.key(job.config.seed), host_above=limit)
+def only(job: Job, numbers: list[int]) -> Job:
+    """The same for these seeds of it."""
+    if job.seeds is None or len(numbers) == len(job.configs):
+        return job
+    configs, splits = ([of[i] for i in numbers] for of in (job.configs, job.splits))
+    data, several = job.data, len(numbers) > 1
+    if job.seeds.axes.train is not None:
+        mine = (data.train, data.client_test, data.class_counts)
+        mine = tree.take(mine, np.array(numbers) if several else numbers[0])
+        data = data._replace(train=mine[0], client_test=mine[1], class_counts=mine[2])
+    seeds = Seeds(tuple(configs), tuple(splits), job.seeds.axes) if several else None
+    return job._replace(config=configs[0], split=splits[0], data=data, seeds=seeds)
+
+
+def first_state(job: Job, number: int = 0) -> tuple[State, bool]:
+    """A seed's state before round one, and whether client state stays in host memory."""
+    count, megabytes = len(job.configs), job.config.execution.client_state_mb
+    limit = megabytes * 1e6 / count if job.executor.jit else float("inf")
+    key = jax.random.key(job.configs[number].seed)
+    state = init_state(job.task, key, host_above=limit)
     on_host = any(isinstance(x, np.ndarray) for x in jax.tree.leaves(state.clients))
+    if on_host and count > 1:
+        raise UserError(
+            f"--seeds_parallel: the client state of {count} seeds, "
+            f"{count * tree.num_bytes(state.clients) / 1e6:.0f} MB, is above "
+            f"--execution.client_state_mb={megabytes}: raise it, or leave out --seeds_parallel"
+        )
     return place(job, state, on_host), on_host
 
 
@@ -76,3 +122,37 @@ def place(job: Job, state: State, on_host: bool) -> State:
     else:
         clients = job.executor.place(clients)
     return State(light.round, light.key, light.weights, light.shared, clients)
+
+
+def _missing(split: federated.Split, strict: bool) -> list[str]:
+    """A warning about clients without data, if there are any."""
+    empty = [k for k, part in enumerate(split.train) if not len(part)]
+    if not empty:
+        return []
+    listed = ", ".join(map(str, empty[:10])) + ("..." if len(empty) > 10 else "")
+    message = f"{len(empty)} of {len(split.train)} clients have no training data ({listed})"
+    if strict or len(empty) == len(split.train):
+        raise UserError(f"{message}: choose another partition or seed, or leave out --strict")
+    return [f"{message}: they are skipped"]
+
+
+def _axes(own: bool) -> federated.FederatedData:
+    """What of the data is stacked: never the examples, the tables if seeds have their own."""
+    tables: Any = 0 if own else None
+    nothing: Any = None
+    return federated.FederatedData(nothing, tables, tables, nothing, tables)
+
+
+def _stack(parts: list[federated.FederatedData]) -> federated.FederatedData:
+    """Every seed's tables in one array, padded to the longest."""
+
+    def table(tables: list[Table]) -> Table:
+        longest = max(t.index.shape[1] for t in tables)
+        index = [np.pad(t.index, ((0, 0), (0, longest - t.index.shape[1]))) for t in tables]
+        return Table(jnp.stack(index), jnp.stack([t.size for t in tables]))
+
+    return parts[0]._replace(
+        train=table([p.train for p in parts]),
+        client_test=table([p.client_test for p in parts]),
+        class_counts=jnp.stack([p.class_counts for p in parts]),
+    )

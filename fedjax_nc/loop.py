@@ -1,24 +1,31 @@
-"""The host's loop: rounds, evaluation, checkpoints, records. Numbers are fetched one round late."""
+"""The host's loop: rounds, evaluation, checkpoints, records.
 
+Rounds between which nothing happens are dispatched together, and their numbers are fetched while
+the next ones run.
+"""
+
+import contextlib
 import json
 import os
-import statistics
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_nc import evaluate
+from fedjax_nc import config, evaluate, report
 from fedjax_nc.data import federated
-from fedjax_nc.errors import UserError
 from fedjax_nc.io import checkpoint, plots, records, rundir
-from fedjax_nc.job import Job, first_state, place
+from fedjax_nc.job import Job, first_state, only, place
 from fedjax_nc.train import local, schedule
-from fedjax_nc.train.round import RoundMetrics, make_round, traffic
+from fedjax_nc.train.round import RoundMetrics, make_round, make_rounds, traffic
 from fedjax_nc.types import Hyper, State
+
+AT_ONCE = 10  # rounds in one dispatch, at most
+_SECONDS = 1.0  # that a dispatch should take at most: progress shows, and Ctrl-C is heard
 
 
 @runtime_checkable
@@ -29,8 +36,12 @@ class Reporter(Protocol):
         """Say something once."""
         ...
 
-    def round(self, row: dict[str, Any], rounds: int) -> None:
-        """A round has finished."""
+    def start(self, seeds: tuple[int, ...]) -> None:
+        """These seeds are trained now."""
+        ...
+
+    def round(self, rows: list[dict[str, Any]], rounds: int) -> None:
+        """A round has finished; a row per seed."""
         ...
 
     def stage(self, name: str, done: int, total: int) -> None:
@@ -38,13 +49,22 @@ class Reporter(Protocol):
         ...
 
 
-class Pending(NamedTuple):
-    """A dispatched round whose numbers have not been fetched."""
+class Seed(NamedTuple):
+    """What a seed has of its own: its files, and what is recorded of it."""
 
-    number: int
-    lr: float
-    metrics: RoundMetrics
-    scores: dict[str, evaluate.Score] | None
+    config: config.RunConfig
+    directory: Path
+    manager: Any
+    rows: list[dict[str, Any]]
+
+
+class Pending(NamedTuple):
+    """Dispatched rounds whose numbers have not been fetched."""
+
+    first: int
+    lrs: list[float]  # one per round
+    metrics: RoundMetrics  # a leading axis of rounds
+    scores: dict[str, evaluate.Score] | None  # after the last of them
 
 
 def make_hyper(job: Job, round_number: int) -> Hyper:
@@ -54,138 +74,175 @@ def make_hyper(job: Job, round_number: int) -> Hyper:
     return Hyper(jnp.asarray(lr, jnp.result_type(float)), weights)
 
 
-def run(job: Job, directory: Path, reporter: Reporter) -> dict[str, Any]:
-    """Train to the end, resuming where a stopped run left its last checkpoint."""
-    cfg = job.config
-    temporary = directory / "partition.tmp"  # a killed run leaves no half of it
-    federated.save_split(temporary, cfg.data, job.split)
-    os.replace(temporary, directory / "partition.npz")
-    with checkpoint.open_manager(directory / "ckpt") as manager:
-        state, rows = _train(job, directory / "metrics.jsonl", manager, reporter)
-    summary = summarise(job, state, rows) | _personal(job, state, reporter)
-    title = f"{cfg.method} on {cfg.dataset} ({cfg.model}, seed {cfg.seed})"
-    plots.curves(directory / "curves.png", rows, title)
-    rundir.write_atomically(directory / "summary.json", json.dumps(summary, indent=2) + "\n")
-    return summary
+def run(job: Job, directories: list[Path], reporter: Reporter) -> list[dict[str, Any]]:
+    """Train every seed to its end, resuming where a stopped run left its last checkpoint.
 
-
-def _train(job: Job, log: Path, manager, reporter: Reporter) -> tuple[State, list[dict[str, Any]]]:
-    """All rounds that are left; returns the final state and the record of every round."""
-    state, on_host = first_state(job)
-    restored, warnings = checkpoint.restore(manager, state)
-    for message in (*job.warnings, *warnings):
+    Seeds that stand at the same round are one program.
+    """
+    for split, directory in zip(job.splits, directories, strict=True):
+        temporary = directory / "partition.tmp"  # a killed run leaves no half of it
+        federated.save_split(temporary, job.config.data, split)
+        os.replace(temporary, directory / "partition.npz")
+    for message in job.warnings:
         reporter.note(f"warning: {message}")
-    state = state if restored is None else place(job, restored, on_host)
-    rows = records.cut(log, int(state.round))
-    if restored is not None:
-        reporter.note(f"resuming after round {int(state.round)}")
-    cfg = job.config
-    round_fn = make_round(job.task, job.executor, clients_on_host=on_host)
-    evaluate_fn = evaluate.make_evaluate(job.task, job.executor, cfg.evaluation.batch_size)
-    averaged = cfg.rounds - cfg.evaluation.last
-    clock, first = time.perf_counter(), int(state.round)
-    waiting: list[Pending] = []
+    summaries: dict[int, dict[str, Any]] = {}
+    with contextlib.ExitStack() as files:
+        managers = [files.enter_context(checkpoint.open_manager(d / "ckpt")) for d in directories]
+        begun = [_begin(job, i, d, m, reporter)
+                 for i, (d, m) in enumerate(zip(directories, managers, strict=True))]  # fmt: skip
+        groups: dict[int, list[int]] = {}
+        for i, (_, state, _) in enumerate(begun):
+            groups.setdefault(int(state.round), []).append(i)
+        for numbers in groups.values():
+            some = only(job, numbers)
+            states = [begun[i][1] for i in numbers]
+            state = states[0] if len(states) == 1 else checkpoint.stack(states)
+            state = place(some, state, begun[0][2])
+            done = _run(some, [begun[i][0] for i in numbers], state, begun[0][2], reporter)
+            summaries |= zip(numbers, done, strict=True)
+    return [summaries[i] for i in range(len(directories))]
 
-    def finish(done: list[Pending]) -> None:
-        nonlocal clock
-        new = [_row(job, pending, int(manager.latest_step() or 0)) for pending in done]
+
+def _begin(job: Job, number: int, directory: Path, manager, reporter: Reporter):
+    """A seed, its newest state, and whether client state stays in host memory."""
+    cfg = job.configs[number]
+    which = f"seed {cfg.seed}: " if len(job.configs) > 1 else ""
+    state, on_host = first_state(job, number)
+    restored, warnings = checkpoint.restore(manager, state)
+    for message in warnings:
+        reporter.note(f"warning: {which}{message}")
+    if restored is not None:
+        state = restored
+        reporter.note(f"{which}resuming after round {int(state.round)}")
+    rows = records.cut(directory / "metrics.jsonl", int(state.round))
+    return Seed(cfg, directory, manager, rows), state, on_host
+
+
+def _run(
+    job: Job, seeds: list[Seed], state: State, on_host: bool, reporter: Reporter
+) -> list[dict[str, Any]]:
+    """Train to the end and leave the last files; the summary of each seed."""
+    reporter.start(tuple(seed.config.seed for seed in seeds))
+    state = _train(job, seeds, state, on_host, reporter)
+    personal = _personal(job, state, reporter)
+    up, down = (size // len(seeds) for size in traffic(job.task, state))
+    summaries = []
+    for seed, own in zip(seeds, personal, strict=True):
+        cfg = seed.config
+        summary = report.summarise(cfg, seed.rows, (up, down), len(seeds)) | own
+        title = f"{cfg.method} on {cfg.dataset} ({cfg.model}, seed {cfg.seed})"
+        plots.curves(seed.directory / "curves.png", seed.rows, title)
+        text = json.dumps(summary, indent=2) + "\n"
+        rundir.write_atomically(seed.directory / "summary.json", text)
+        summaries.append(summary)
+    return summaries
+
+
+def _train(job: Job, seeds: list[Seed], state: State, on_host: bool, reporter: Reporter) -> State:
+    """All rounds that are left; returns the final state."""
+    cfg, first = job.config, int(np.ravel(state.round)[0])
+    single = on_host or not job.executor.jit
+    if single:
+        rounds_fn = _one_by_one(make_round(job.task, job.executor, clients_on_host=on_host))
+    else:
+        rounds_fn = make_rounds(job.task, job.executor, at_once=AT_ONCE, seeds=job.axes)
+    evaluate_fn = evaluate.make_evaluate(
+        job.task, job.executor, cfg.evaluation.batch_size, job.axes
+    )
+    averaged = cfg.rounds - cfg.evaluation.last
+    hyper, managers = make_hyper(job, 0), [seed.manager for seed in seeds]
+    clock, waiting, limit = time.perf_counter(), [], 1
+
+    def tests(done: int) -> bool:
+        return done % cfg.evaluation.every == 0 or done > averaged
+
+    def saves(done: int) -> bool:
+        return done % cfg.execution.checkpoint_every == 0 or done == cfg.rounds
+
+    def finish(pending: Pending) -> None:
+        nonlocal clock, limit
+        new = _rows(pending, seeds)
         now = time.perf_counter()
-        for row in new:
-            row["seconds"] = (now - clock) / len(new)
-            row["compiled"] = row["round"] == first + 1
-            records.append(log, row)
-            rows.append(row)
-            reporter.round(row, cfg.rounds)
+        each = (now - clock) / len(new)
+        compiled = pending.first == first
+        for rows in new:
+            for seed, row in zip(seeds, rows, strict=True):
+                row |= {"seconds": each, "compiled": compiled}
+                records.append(seed.directory / "metrics.jsonl", row)
+                seed.rows.append(row)
+            reporter.round(rows, cfg.rounds)
+        if not (compiled or single):
+            limit = max(1, min(AT_ONCE, int(_SECONDS / each)))
         clock = now
 
-    for number in range(first, cfg.rounds):
-        lr = schedule.learning_rate(cfg.local, number)
-        state, metrics = round_fn(state, make_hyper(job, number), job.data)
-        tested = (number + 1) % cfg.evaluation.every == 0 or number >= averaged
-        scores = evaluate_fn(state.weights, job.data) if tested else None
-        compiled = number == first  # this round is waited for, so its time is compile time
-        save = (number + 1) % cfg.execution.checkpoint_every == 0 or number + 1 == cfg.rounds
-        waiting.append(Pending(number, lr, metrics, scores))
-        ready = waiting if save or compiled else waiting[:-1]
-        finish(ready)
-        waiting = waiting[len(ready) :]
-        if save:  # only now have this round's numbers been seen to be finite
-            checkpoint.save(manager, state)
-    return state, rows
+    number = first
+    while number < cfg.rounds:
+        done = number + 1
+        while done - number < limit and not (tests(done) or saves(done)):
+            done += 1
+        lrs = [schedule.learning_rate(cfg.local, n) for n in range(number, done)]
+        with np.errstate(over="ignore"):  # an absurd one is told by what it does to the weights
+            padded = np.resize(lrs, AT_ONCE).astype(hyper.lr.dtype)
+        state, metrics = rounds_fn(state, hyper._replace(lr=padded), len(lrs), job.data)
+        scores = evaluate_fn(state.weights, job.data) if tests(done) else None
+        waiting.append(Pending(number, lrs, metrics, scores))
+        # the first dispatch is waited for, so that its time is compile time
+        while len(waiting) > (0 if saves(done) or number == first else 1):
+            finish(waiting.pop(0))
+        if saves(done):  # only now have these rounds' numbers been seen to be finite
+            checkpoint.save(managers, state)
+        number = done
+    return state
 
 
-def _row(job: Job, done: Pending, last_good: int) -> dict[str, Any]:
-    """A finished round as a record; refuses one in which a client's update is not finite."""
-    finite = np.asarray(done.metrics.finite)
-    if not finite.all():
-        clients = ", ".join(str(i) for i in np.asarray(done.metrics.ids)[~finite][:5])
-        raise UserError(
-            f"round {done.number + 1}, client {clients}: the update is NaN or infinite; lower "
-            f"--local.lr (now {done.lr:g}) or set --local.clip. Last good checkpoint: round "
-            f"{last_good}"
-        )
-    sums = {k: float(v) for k, v in done.metrics.sums.items()}
-    examples = max(sums.pop("examples"), 1.0)
-    row = {"round": done.number + 1, "lr": done.lr} | {k: v / examples for k, v in sums.items()}
-    if done.scores is not None:
-        accuracy, loss = evaluate.overall(done.scores["global"])
-        clients = evaluate.summarise(done.scores["clients"])
-        row |= {"global_accuracy": accuracy, "global_loss": loss} | _spread("client", clients)
-    return row
+def _one_by_one(round_fn):
+    """A round as `make_rounds` would give it, for what is not one program."""
+
+    def run(state, hyper, count, data):
+        assert count == 1
+        state, metrics = round_fn(state, hyper._replace(lr=hyper.lr[0]), data)
+        return state, jax.tree.map(lambda x: x[None], metrics)
+
+    return run
 
 
-def summarise(job: Job, state: State, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a run comes to: accuracies as the protocol reports them, time and traffic."""
-    cfg = job.config
-    tested = [row for row in rows if "global_accuracy" in row]
-    reported = tested[-cfg.evaluation.last :]
-    cold = [row["seconds"] for row in rows if row["compiled"]]  # one more after every resume
-    steady = statistics.fmean([row["seconds"] for row in rows if not row["compiled"]] or cold)
-    up, down = traffic(job.task, state)
-    total = cfg.rounds * cfg.federation.participants
-    return {
-        "method": cfg.method,
-        "dataset": cfg.dataset,
-        "model": cfg.model,
-        "protocol": cfg.protocol,
-        "seed": cfg.seed,
-        "rounds": cfg.rounds,
-        "global_accuracy": statistics.fmean(row["global_accuracy"] for row in reported),
-        "averaged_rounds": len(reported),
-        "final_accuracy": tested[-1]["global_accuracy"],
-        "best_accuracy": max(row["global_accuracy"] for row in tested),
-        "global_loss": tested[-1]["global_loss"],
-        **{k: tested[-1][k] for k in tested[-1] if k.startswith("client_")},
-        "seconds_per_round": steady,
-        "compile_seconds": max(cold[0] - steady, 0.0),
-        "clients_per_second": cfg.federation.participants / steady,
-        "bytes_up": up * total,
-        "bytes_down": down * total,
-        "bytes_up_per_client": up,
-    }
+def _rows(done: Pending, seeds: list[Seed]) -> list[list[dict[str, Any]]]:
+    """Records of finished rounds, for each a row per seed."""
+    several = len(seeds) > 1
+    metrics, scores = jax.device_get((done.metrics, done.scores))
+    result = []
+    for r, lr in enumerate(done.lrs):
+        rows = []
+        for s, seed in enumerate(seeds):
+            own = jax.tree.map(lambda x, r=r, s=s: x[r, s] if several else x[r], metrics)
+            where = f"seed {seed.config.seed}, " if several else ""
+            last_good = int(seed.manager.latest_step() or 0)
+            rows.append(report.row(done.first + r + 1, lr, own, where, last_good))
+        result.append(rows)
+    if scores is not None:
+        for s, row in enumerate(result[-1]):
+            row |= report.tested(jax.tree.map(lambda x, s=s: x[s], scores) if several else scores)
+    return result
 
 
-def _personal(job: Job, state: State, reporter: Reporter) -> dict[str, float | None]:
+def _personal(job: Job, state: State, reporter: Reporter) -> list[dict[str, float | None]]:
     """Accuracy of every client's own model: after one more local training, and fine-tuned."""
     cfg, method = job.config, job.task.method
-    result: dict[str, float | None] = {"personal_accuracy": None, "finetuned_accuracy": None}
+    results: list[dict[str, float | None]] = [
+        {"personal_accuracy": None, "finetuned_accuracy": None} for _ in job.configs
+    ]
     hyper = make_hyper(job, cfg.rounds - 1)
     wanted = [("personal", cfg.evaluation.personal, method.phases, hyper.term_weights),
               ("finetuned", cfg.evaluation.finetune, method.finetune, ())]  # fmt: skip
     for name, on, phases, term_weights in wanted:
         if not on or not phases:
             continue
-        summary = evaluate.personalise(
+        score = evaluate.personalise(
             job.task, job.executor, cfg.evaluation.batch_size, phases, state,
             Hyper(hyper.lr, term_weights), job.data, partial(reporter.stage, f"{name} models"),
+            job.axes,
         )  # fmt: skip
-        result |= _spread(name, summary)
-    return result
-
-
-def _spread(name: str, summary: evaluate.Summary) -> dict[str, float]:
-    return {
-        f"{name}_accuracy": summary.mean,
-        f"{name}_accuracy_std": summary.std,
-        f"{name}_accuracy_worst": summary.worst,
-    }
+        for i, result in enumerate(results):
+            own = score if job.seeds is None else jax.tree.map(lambda x, i=i: x[i], score)
+            result |= report.spread(name, evaluate.summarise(own))
+    return results

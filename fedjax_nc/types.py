@@ -87,10 +87,13 @@ class Hyper(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
-    """Exactly what a checkpoint holds. `key` never changes: randomness = fold_in(key, round)."""
+    """Exactly what a checkpoint holds. `key` never changes: randomness = fold_in(key, round).
 
-    round: Int[Array, ""]
-    key: Key[Array, ""]
+    The state of several seeds has a leading axis everywhere.
+    """
+
+    round: Int[Array, "*seeds"]
+    key: Key[Array, "*seeds"]
     weights: Weights
     shared: Mapping[str, PyTree]  # per part, broadcast every round
     clients: Mapping[str, PyTree]  # per part, leading axis = clients

@@ -74,9 +74,9 @@ def test_personalise_fedetf(x64, tiny):
     tested = evaluate.make_evaluate(t.task, how, 4)(t.state().weights, t.data)["clients"]
     assert np.sum(score.loss) < np.sum(tested.loss)  # tests are among the training examples here
     seen = []
-    summary = evaluate.personalise(t.task, how, 4, phases, t.state(), hyper, t.data,
-                                   lambda *progress: seen.append(progress))  # fmt: skip
-    same(summary, evaluate.summarise(score))
+    whole = evaluate.personalise(t.task, how, 4, phases, t.state(), hyper, t.data,
+                                 lambda *progress: seen.append(progress))  # fmt: skip
+    same(whole, score)
     assert seen[-1] == (6, 6)
 
 

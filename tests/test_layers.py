@@ -31,8 +31,9 @@ MAY_IMPORT = {
     "flags": {"protocols", "config", "errors", "data.catalogue", "methods.catalogue",
               "models.catalogue"},
     "console": {"protocols", "data.catalogue", "methods.catalogue", "models.catalogue"},
-    "job": {"config", "models", "data", "errors", "methods", "train", "types"},
-    "loop": {"job", "evaluate", "data", "errors", "io", "train", "types"},
+    "job": {"config", "models", "data", "errors", "methods", "train", "tree", "types"},
+    "report": {"config", "errors", "evaluate", "train"},
+    "loop": {"config", "job", "evaluate", "report", "data", "io", "train", "types"},
     "work": {"job", "loop", "config", "flops", "tree", "methods", "train", "types"},
     "cli": {"flags", "config", "errors", "console", "job", "loop", "work", "io"},
 }  # fmt: skip

@@ -21,10 +21,20 @@ def open_manager(directory: Path) -> ocp.CheckpointManager:
     return ocp.CheckpointManager(directory.absolute(), options=options)
 
 
-def save(manager: ocp.CheckpointManager, state: State) -> None:
-    """Write the state in the background under its round's number."""
+def save(managers: list[ocp.CheckpointManager], state: State) -> None:
+    """Write the state, of as many seeds, in the background under its round's number."""
     # a copy on the host: the round donates its input, and Orbax reads after we have gone on
-    manager.save(int(state.round), args=ocp.args.StandardSave(_to_host(state)))
+    content = _to_host(state)
+    for i, manager in enumerate(managers):
+        own = jax.tree.map(lambda x, i=i: x[i], content) if len(managers) > 1 else content
+        own = jax.tree.map(np.asarray, own)  # a number of a vector is no array
+        manager.save(int(own["round"]), args=ocp.args.StandardSave(own))
+
+
+def stack(states: list[State]) -> State:
+    """Several seeds' states as one."""
+    content = jax.tree.map(lambda *x: np.stack(x), *map(_to_host, states))
+    return _from_host(content, states[0])
 
 
 def restore(manager: ocp.CheckpointManager, template: State) -> tuple[State | None, list[str]]:

@@ -1,7 +1,8 @@
 """Run a function over clients and sum what they upload: one loop, with five settings.
 
 Each device takes its share of the clients in chunks: the chunks one after another, the clients of
-a chunk at once. Callers give rows in any order and get them back in it.
+a chunk at once. Callers give rows in any order and get them back in it. Under `jax.vmap` over seeds
+there are so many more clients, each of a seed: they are not run in step.
 """
 
 from collections.abc import Callable
@@ -55,8 +56,33 @@ class Executor(NamedTuple):
         """
         if not self.jit:
             return _in_python(fn, broadcast, rows)
-        # traced once, though it is asked for its shapes first
-        return _run(self, jax.jit(fn, inline=True), broadcast, rows, steps)
+        fn = jax.jit(fn, inline=True)  # traced once, though it is asked for its shapes first
+
+        @jax.custom_batching.custom_vmap
+        def of_one(broadcast, rows, steps):
+            out, sums = _run(self, fn, broadcast, rows, steps, jnp.zeros(len(steps), int), 1)
+            return out, tree.take(sums, 0)
+
+        @of_one.def_vmap
+        def of_seeds(seeds, stacked, broadcast, rows, steps):
+            own = stacked[0]
+
+            def one(broadcast, row):
+                mine = jax.tree.map(lambda x, s: x[row["seed"]] if s else x, broadcast, own)
+                return fn(mine, row["row"])
+
+            def flat(x, s):
+                x = x if s else jnp.broadcast_to(x, (seeds, *x.shape))
+                return x.reshape(-1, *x.shape[2:])
+
+            rows, steps = jax.tree.map(flat, (rows, steps), tuple(stacked[1:]))
+            seed = jnp.repeat(jnp.arange(seeds), len(steps) // seeds)
+            rows = {"row": rows, "seed": seed}
+            out, sums = _run(self, one, broadcast, rows, steps, seed, seeds)
+            result = jax.tree.map(lambda x: x.reshape(seeds, -1, *x.shape[1:]), out), sums
+            return result, jax.tree.map(lambda _: True, result)
+
+        return of_one(broadcast, rows, steps)
 
 
 def make_executor(name: str, *, devices: int = 0, chunk: int = 4) -> Executor:
@@ -95,32 +121,36 @@ def deal(steps: jax.Array, devices: int, slots: int) -> tuple[jax.Array, jax.Arr
     return slot, held
 
 
-def _run(executor: Executor, fn: ClientFn, broadcast, rows, steps) -> tuple[Any, Any]:
+def _run(
+    executor: Executor, fn: ClientFn, broadcast, rows, steps, seed: jax.Array, seeds: int
+) -> tuple[Any, Any]:
+    """All rows, and sums for each seed of the uploads of its rows."""
     count, devices = len(steps), executor.devices
     chunk = executor.chunk or count
     chunks = -(-count // chunk)
     order = jnp.argsort(-steps)  # largest first, so that a chunk holds clients of like size
     members = jnp.pad(order, (0, chunks * chunk - count), mode="edge").reshape(chunks, chunk)
+    # what fills the last chunk up belongs to no seed
     real = jnp.arange(chunks * chunk).reshape(chunks, chunk) < count
+    seed = jnp.where(real, seed[members], seeds)
     # room for half as many again as an even share: a device with few long clients has fewer
     slots = min(chunks, -(-3 * chunks // (2 * devices))) if devices > 1 else chunks
     slot, held = deal(steps[members[:, 0]], devices, slots)
     of_slot = jnp.zeros(devices * slots, int).at[slot].set(jnp.arange(chunks))
     shapes = jax.eval_shape(fn, broadcast, tree.take(rows, 0))
 
-    def on_device(broadcast, rows, members, real, held):
+    def on_device(broadcast, rows, members, seed, held):
         def one(i, carry):
             outs, sums = carry
             if chunk == 1:
-                out, upload = fn(broadcast, tree.take(rows, members[i, 0]))
-                out = jax.tree.map(lambda x: x[None], out)
+                done = fn(broadcast, tree.take(rows, members[i, 0]))
+                out, uploads = jax.tree.map(lambda x: x[None], done)
             else:
                 out, uploads = jax.vmap(fn, (None, 0))(broadcast, tree.take(rows, members[i]))
-                upload = _total(uploads, real[i])
-            return tree.put(outs, i, out), tree.add(sums, upload)
+            return tree.put(outs, i, out), tree.add(sums, _sums(uploads, seed[i], seeds))
 
         outs = tree.zeros(shapes[0], slots, chunk)
-        outs, sums = lax.fori_loop(0, held[0], one, (outs, tree.zeros(shapes[1])))
+        outs, sums = lax.fori_loop(0, held[0], one, (outs, tree.zeros(shapes[1], seeds)))
         return outs, sums if executor.mesh is None else lax.psum(sums, "clients")
 
     if executor.mesh is not None:
@@ -130,17 +160,18 @@ def _run(executor: Executor, fn: ClientFn, broadcast, rows, steps) -> tuple[Any,
             on_device, mesh=executor.mesh, in_specs=(whole, whole, split, split, split),
             out_specs=(split, whole), check_vma=False,
         )  # fmt: skip
-    outs, sums = on_device(broadcast, rows, members[of_slot], real[of_slot], held)
+    outs, sums = on_device(broadcast, rows, members[of_slot], seed[of_slot], held)
     rank = jnp.argsort(order)
     where = slot[rank // chunk] * chunk + rank % chunk
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[where], outs), sums
 
 
-def _total(uploads: Any, real: jax.Array) -> Any:
-    """Sum over a chunk, without what fills it up."""
+def _sums(uploads: Any, seed: jax.Array, seeds: int) -> Any:
+    """Sums over a chunk for each seed; a scatter would add in any order on an accelerator."""
+    mine = seed[:, None] == jnp.arange(seeds)
 
     def one(x):
-        return jnp.sum(jnp.where(real.reshape(-1, *[1] * (x.ndim - 1)), x, 0), 0)
+        return jnp.sum(jnp.where(mine.reshape(*mine.shape, *[1] * (x.ndim - 1)), x[:, None], 0), 0)
 
     return jax.tree.map(one, uploads)
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from fedjax_nc import config, tree
 from fedjax_nc.data.federated import FederatedData
@@ -32,6 +33,7 @@ class RoundMetrics(NamedTuple):
 
 
 RoundFn = Callable[[State, Hyper, FederatedData], tuple[State, RoundMetrics]]
+RoundsFn = Callable[[State, Hyper, Any, FederatedData], tuple[State, RoundMetrics]]
 
 
 def init_state(task: Task, key: jax.Array, *, host_above: float = float("inf")) -> State:
@@ -128,6 +130,51 @@ def make_round(task: Task, executor: Executor, *, clients_on_host: bool = False)
 
     With `clients_on_host`, `state.clients` holds numpy arrays; only participants' rows move.
     """
+    choose, core, on_device = _pieces(task, executor)
+    if not executor.jit:
+        return on_device
+    if not clients_on_host:
+        return jax.jit(on_device, donate_argnums=0, out_shardings=executor.everywhere)
+
+    choose = jax.jit(choose, out_shardings=executor.everywhere)
+    core = jax.jit(core, donate_argnums=(0, 1), out_shardings=executor.everywhere)
+
+    def on_host(state, hyper, data):
+        ids = choose(state.key, state.round)
+        chosen = np.asarray(ids)
+        rows = executor.place(tree.take(state.clients, chosen))
+        new, kept, metrics = core(_with_clients(state, {}), rows, ids, hyper, data)
+        kept = jax.tree.map(np.asarray, kept)
+        return _with_clients(new, tree.put(state.clients, chosen, kept)), metrics
+
+    return on_host
+
+
+def make_rounds(
+    task: Task, executor: Executor, *, at_once: int, seeds: FederatedData | None = None
+) -> RoundsFn:
+    """Rounds without a word to the host between them: (state, hyper, count, data), compiled once.
+
+    `hyper.lr` holds `at_once` learning rates and the metrics as many rounds, of which `count` are
+    run. `seeds` are `jax.vmap`'s axes of the data when the state is of several seeds.
+    """
+    _, _, one = _pieces(task, executor)
+    one = jax.jit(one if seeds is None else jax.vmap(one, (0, None, seeds)), inline=True)
+
+    def run(state, hyper, count, data):
+        def body(i, carry):
+            state, metrics = carry
+            state, new = one(state, hyper._replace(lr=hyper.lr[i]), data)
+            return state, tree.put(metrics, i, new)
+
+        shapes = jax.eval_shape(lambda *x: one(*x)[1], state, hyper._replace(lr=hyper.lr[0]), data)
+        return lax.fori_loop(0, count, body, (state, tree.zeros(shapes, at_once)))
+
+    return jax.jit(run, donate_argnums=0, out_shardings=executor.everywhere)
+
+
+def _pieces(task: Task, executor: Executor):
+    """Who takes part, the round of those, and both with client state on the device."""
     method, _, federation = task
     client = make_client(task)
 
@@ -157,23 +204,7 @@ def make_round(task: Task, executor: Executor, *, clients_on_host: bool = False)
         new, kept, metrics = core(state, tree.take(state.clients, ids), ids, hyper, data)
         return _with_clients(new, tree.put(state.clients, ids, kept)), metrics
 
-    if not executor.jit:
-        return on_device
-    if not clients_on_host:
-        return jax.jit(on_device, donate_argnums=0, out_shardings=executor.everywhere)
-
-    choose = jax.jit(choose, out_shardings=executor.everywhere)
-    core = jax.jit(core, donate_argnums=(0, 1), out_shardings=executor.everywhere)
-
-    def on_host(state, hyper, data):
-        ids = choose(state.key, state.round)
-        chosen = np.asarray(ids)
-        rows = executor.place(tree.take(state.clients, chosen))
-        new, kept, metrics = core(_with_clients(state, {}), rows, ids, hyper, data)
-        kept = jax.tree.map(np.asarray, kept)
-        return _with_clients(new, tree.put(state.clients, chosen, kept)), metrics
-
-    return on_host
+    return choose, core, on_device
 
 
 def upload_of(method: Method, weights: Weights) -> Weights:
