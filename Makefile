@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.fedjax_nc-ready
 METHOD ?= fedetf
 
-.PHONY: run test slow check setup docs
+.PHONY: run test slow check setup docs bench
 run: $(READY)  ## train METHOD on the default dataset
 	$(BIN)/python experiments/run.py --method="$(METHOD)"
 
@@ -21,6 +21,9 @@ check: $(READY)  ## formatting, lint, types
 
 docs: $(READY)  ## docs/methods.md from the methods' docstrings
 	$(BIN)/python -m fedjax_nc.methods.manual > docs/methods.md
+
+bench: $(READY)  ## seconds per round of the fixed workload
+	$(BIN)/python benchmarks/throughput.py
 
 setup: $(READY)  ## install into the environment
 

@@ -1,0 +1,163 @@
+"""The benchmark: its workload, its counts, its files, and peers that are not there."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedjax_nc.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import chart  # noqa: E402
+import ours  # noqa: E402
+import race  # noqa: E402
+import report  # noqa: E402
+import throughput  # noqa: E402
+import workload  # noqa: E402
+from workload import Workload  # noqa: E402
+
+FIXED = Workload()
+
+
+def test_fixed_workload():
+    assert len(FIXED.sizes) == 100 and sum(FIXED.sizes) == 50_000
+    assert FIXED.images_per_round == 5000
+    flags = throughput.Flags()
+    assert list(throughput.workloads(flags.work, flags.how)) == [FIXED]
+    assert workload.decode(workload.encode(FIXED)) == FIXED
+    unequal = Workload(clients=3, participants=3, steps=(4, 1, 1), batch_size=10)
+    assert unequal.sizes == [40, 10, 10] and unequal.images_per_round == 60
+
+
+def test_all_combinations_are_rows():
+    work = throughput.Work(methods=("fedavg", "fedetf"), models=("mlp", "cnn"), clients=(10, 20))
+    how = throughput.How(convs=("auto", "native"))
+    rows = list(throughput.workloads(work, how))
+    assert len(rows) == len(set(rows)) == 16
+
+
+CONV_1, CONV_2, DENSE = 28 * 28 * 32 * 75, 10 * 10 * 64 * 25 * 32, 1600 * 512 + 512 * 10
+
+
+def resnet20_b():
+    """Multiply-adds of a forward pass, and of the first layer."""
+    first = 32 * 32 * 9 * 3 * 16
+    stages = [6 * 32**2 * 9 * 16 * 16]
+    for side, channels in ((16, 32), (8, 64)):
+        half = side**2 * (9 * channels * channels // 2 + channels * channels // 2)  # and 1x1
+        stages.append(half + 5 * side**2 * 9 * channels * channels)
+    return first + sum(stages) + 640, first
+
+
+@pytest.mark.parametrize(
+    "model, norm, forward, first",
+    [("fedavg_cnn", "default", CONV_1 + CONV_2 + DENSE, CONV_1),
+     ("resnet20_b", "group", *resnet20_b())],
+)  # fmt: skip
+def test_nominal_flops(model, norm, forward, first):
+    """Forward and two gradients, two operations each; the images' gradient is not computed."""
+    w = Workload(model=model, norm=norm)
+    assert ours.round_flops(w) == 2 * (3 * forward - first) * w.images_per_round
+
+
+def test_job_holds_the_workload():
+    w = Workload(model="mlp", clients=3, participants=2, batch_size=2, steps=(3, 1, 2))
+    job = ours.make_job(w)
+    assert list(job.data.train.size) == [6, 2, 4]
+    assert job.data.pool.x.shape == (12, 32, 32, 3) and job.task.federation.participants == 2
+
+
+@pytest.mark.parametrize("value, text", [(1.5349, "1.53x"), (1, "1.00x"), (12.0, "12.00x")])
+def test_ratio(value, text):
+    assert chart.ratio(value) == text
+
+
+def contestant(family, *seconds, **facts):
+    one = race.Contestant(family, [], FIXED, {"variant": "v", "version": "1", **facts})
+    one.answers = [{"seconds": s, "memory_mb": 1.0, "peak_memory_mb": 2.0} for s in seconds]
+    return one
+
+
+def test_summary_leaves_out_warm_up_and_slow_variants():
+    row = race.summary(contestant("ours", 9.0, 3.0, 2.0, 1.0, 4.0), 2e11, 200.0)
+    assert row["seconds"] == 2.0 and row["seconds_min"] == 1.0 and row["seconds_max"] == 4.0
+    assert row["compile_seconds"] == 7.0 and row["rounds"] == 3
+    assert row["clients_per_second"] == 5.0 and row["images_per_second"] == 2500.0
+    assert row["gflops"] == 100.0 and row["percent_of_peak"] == 50.0
+    fast, slow = contestant("torch", 5.0, 2.0), contestant("torch", 5.0, 3.0)
+    mine = contestant("ours", 5.0, 9.0)
+    assert race._close_ones([mine, fast, slow]) == [mine, fast]
+    dropped = race.summary(slow, 2e11, 200.0) | {"ratio": 1.0}
+    kept = race.summary(contestant("torch", 5.0, 2.0, 4.0), 2e11, 200.0) | {"ratio": 2.0}
+    assert chart.best([dropped, kept]) == [kept]
+
+
+def test_report_has_every_table(tmp_path):
+    rows = [race.summary(contestant(name, 9.0, 2.0, s), 2e11, 200.0) | {"ratio": s / 2}
+            for name, s in (("ours", 2.0), ("torch", 3.06))]  # fmt: skip
+    about = {"cpu": "c", "cores": 2, "memory_gb": 3, "versions": {"jax": "0"}}
+    result = {"machine": about, "command": "python x", "date": "d", "rows": rows}
+    start = {"command": "run", "cold_seconds": 9.0, "warm_seconds": 5.0}
+    other = {key: result[key] for key in ("machine", "command", "date")} | {"start": start}
+    page = report.page({"b": result, "a": other})
+    assert "| PyTorch, v | 5.9 | 3.060 |" in page and "| 1.53x |" in page
+    assert page.index("## b") < page.index("## a") and "| warm compile cache | 5.00 |" in page
+    chart.draw(result, tmp_path / "b.png")
+    assert (tmp_path / "b.png").stat().st_size > 1000
+
+
+def test_missing_peer_is_named(monkeypatch):
+    peer = race.Peer("x.py", ("no_such_framework",), "no-such-framework")
+    monkeypatch.setitem(race.PEERS, "torch", peer)
+    with pytest.raises(UserError, match=r"has no no_such_framework; .* pip install no-such-fram"):
+        race.peers("torch", FIXED, 1, sys.executable)
+
+
+def test_peers_that_cannot_run_it_say_so():
+    with pytest.raises(UserError, match="unknown peer 'torhc': did you mean 'torch'"):
+        throughput.peer_names("torhc")
+    with pytest.raises(UserError, match="fedjax is left out for fedavg, mlp"):
+        race.peers("fedjax", Workload(model="mlp"), 1, sys.executable)
+    with pytest.raises(UserError, match="does not run"):
+        race.peers("torch", FIXED, 1, "/no/such/python")
+
+
+def run_benchmark(*flags):
+    command = [sys.executable, str(ROOT / "benchmarks/throughput.py"), *flags]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_bad_input():
+    assert throughput.main(["--rounds", "0"]) == 2
+    assert throughput.main(["--against", "torhc"]) == 2
+
+
+@pytest.mark.slow
+def test_tiny_run_writes_all_fields(tmp_path):
+    path = tmp_path / "tiny.json"
+    done = run_benchmark("--models", "mlp", "--clients", "3", "--participants", "2", "--images",
+                         "8", "--batch_size", "4", "--rounds", "1", "--json", str(path),
+                         "--methods", "fedavg", "fedetf", "--against", "fedjax")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "fedjax is left out for" in done.stderr and path.with_suffix(".png").exists()
+    result = json.loads(path.read_text())
+    assert set(result) == {"command", "date", "machine", "rows"}
+    assert {"cpu", "cores", "memory_gb", "versions", "peak"} <= set(result["machine"])
+    assert result["machine"]["peak"]["by"] in ("numpy", "jax")
+    assert [row["workload"]["method"] for row in result["rows"]] == ["fedavg", "fedetf"]
+    for row in result["rows"]:
+        for field in ("compile_seconds", "seconds", "seconds_min", "seconds_max", "gflops",
+                      "clients_per_second", "images_per_second", "percent_of_peak",
+                      "peak_memory_mb", "flops_per_round", "parameters"):  # fmt: skip
+            assert row[field] > 0, field
+        assert row["ratio"] == 1.0 and row["rounds"] == 1
+
+
+@pytest.mark.slow
+def test_failing_child_is_told(tmp_path):
+    done = run_benchmark("--models", "no_model", "--json", str(tmp_path / "x.json"))
+    assert done.returncode == 2 and "unknown model 'no_model'" in done.stderr
