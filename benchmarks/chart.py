@@ -74,6 +74,11 @@ def sheets(result: dict[str, Any]) -> list[Sheet]:
         cells = [[name, f"{c['seconds']:.3f}", f"{c['equal_seconds']:.3f}", ratio(c["ratio"])]
                  for name, c in result["unequal"]["cases"].items()]  # fmt: skip
         made.append(Sheet(f"unequal clients, {result['unequal']['model']}", head, cells))
+    if "seeds" in result:
+        s = result["seeds"]
+        cells = [[f"{s['seconds']:.3f}", f"{s['one_seconds']:.3f}", ratio(s["ratio"])]]
+        head = ["three seeds s/round", "one seed s/round", "three / one"]
+        made.append(Sheet(f"seeds in parallel, {s['model']}", head, cells))
     if "growth" in result:
         g = result["growth"]
         parts = {"rounds 1 to 10 of 100": "first_ten", "rounds 91 to 100": "last_ten",

@@ -1,22 +1,25 @@
 """The project's own round on a workload, as a child that takes turns."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import nominal
 import numpy as np
 import workload
 from turns import Turns
 
-from fedjax_nc import cli, config, models, tree, work
+from fedjax_nc import cli, config, models, tree
 from fedjax_nc.data import datasets, federated
 from fedjax_nc.data.catalogue import DatasetSpec
-from fedjax_nc.job import Job, first_state
-from fedjax_nc.loop import make_hyper
+from fedjax_nc.job import Job, Seeds, first_state, place
+from fedjax_nc.loop import AT_ONCE, make_hyper
 from fedjax_nc.methods import registry
 from fedjax_nc.train import local
 from fedjax_nc.train.executors import make_executor
-from fedjax_nc.train.round import Task, make_round
+from fedjax_nc.train.round import Task, make_round, make_rounds
 
 
 def make_job(w: workload.Workload) -> Job:
@@ -40,25 +43,40 @@ def make_job(w: workload.Workload) -> Job:
     trainer = local.Trainer(model, cfg.local, federated.make_batches(spec))
     executor = make_executor(w.executor, devices=w.devices, chunk=w.chunk)
     data = executor.place(federated.assemble(arrays, split, workload.CLASSES))
-    return Job(cfg, Task(method, trainer, cfg.federation), executor, split, data, ())
+    configs = tuple(dataclasses.replace(cfg, seed=seed) for seed in range(w.seeds))
+    shared: Any = None  # by all seeds: the data
+    seeds = Seeds(configs, (split,) * w.seeds, federated.FederatedData(*[shared] * 5))
+    task = Task(method, trainer, cfg.federation)
+    return Job(cfg, task, executor, split, data, (), seeds if w.seeds > 1 else None)
+
+
+def make_step(job: Job) -> Callable[[], Any]:
+    """A function that runs the next round as the project's own loop does, and gives the state."""
+    states = [first_state(job, number) for number in range(len(job.configs))]
+    state, on_host = states[0]
+    if len(states) > 1:
+        state = place(job, jax.tree.map(lambda *x: jnp.stack(x), *(s for s, _ in states)), False)
+    hyper = make_hyper(job, 0)
+    if on_host or not job.executor.jit:
+        round_fn = make_round(job.task, job.executor, clients_on_host=on_host)
+    else:
+        rounds_fn = make_rounds(job.task, job.executor, at_once=AT_ONCE, seeds=job.axes)
+        hyper = hyper._replace(lr=jnp.full(AT_ONCE, hyper.lr))
+        round_fn = lambda state, hyper, data: rounds_fn(state, hyper, 1, data)  # noqa: E731
+
+    def step():
+        nonlocal state
+        state, _ = round_fn(state, hyper, job.data)
+        return state
+
+    return step
 
 
 def round_flops(w: workload.Workload) -> float:
-    """Nominal operations of a round: the multiply-adds of the layers, whatever a lowering does.
-
-    They are counted on the `im2col` lowering, whose three products are exactly a convolution and
-    its gradients; XLA's own gradient convolutions also multiply padding. The gradient by the
-    images is not among them, since nobody needs it.
-    """
-    small = {"clients": 1, "participants": 1, "images": w.batch_size, "steps": (), "devices": 1}
-    job = make_job(dataclasses.replace(w, **small, executor="scan", conv="im2col"))
-    state, _ = first_state(job)
-    sizes, total = jnp.asarray(w.sizes), 0.0
-    for phase in job.task.method.phases:
-        shuffles, each = local.loop_counts(phase, job.config.local, sizes)
-        steps = np.mean(np.broadcast_to(shuffles * each, sizes.shape))
-        total += work.step_flops(job, state, phase) * float(steps) * w.participants
-    return total
+    """Nominal operations of a round, counted on a client with one batch of images."""
+    small = {"clients": 1, "participants": 1, "images": w.batch_size, "steps": (), "seeds": 1}
+    job = make_job(dataclasses.replace(w, **small, devices=1, executor="scan", conv="native"))
+    return nominal.round_flops(job, w.sizes, w.participants)
 
 
 def main() -> None:
@@ -66,18 +84,16 @@ def main() -> None:
     turns = Turns()
     cli.start_jax(turns.workload.devices)
     job = make_job(turns.workload)
-    state, on_host = first_state(job)
-    round_fn = make_round(job.task, job.executor, clients_on_host=on_host)
-    hyper = make_hyper(job, 0)
+    step = make_step(job)
+    weights = jax.eval_shape(job.task.trainer.model.init, jax.random.key(0))
     turns.ready(
-        parameters=tree.num_elements(state.weights.params),
+        parameters=tree.num_elements(weights.params),
         flops_per_round=round_flops(turns.workload),
         variant=f"{job.executor.name} x{job.executor.devices}",
         version=jax.__version__,
     )
     for _ in turns:
-        state, _ = round_fn(state, hyper, job.data)
-        jax.block_until_ready(state)
+        jax.block_until_ready(step())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Questions besides throughput: unequal clients, growth over rounds, time to the first round."""
+"""Other questions: unequal clients, seeds in parallel, growth over rounds, time to start."""
 
 import dataclasses
 import os
@@ -42,6 +42,15 @@ def unequal(base: Workload, rounds: int) -> dict[str, Any]:
                 "equal_seconds": seconds[1], "ratio": seconds[0] / seconds[1],
             }  # fmt: skip
     return {"model": base.model, "cases": result}
+
+
+def seeds(base: Workload, rounds: int) -> dict[str, Any]:
+    """Three seeds as one program against one."""
+    pair = [race.ours(dataclasses.replace(base, seeds=n), rounds, f"{n} seeds") for n in (3, 1)]
+    with Progressing("seeds", 2 * (WARM_UP + rounds)) as progress:
+        race.run(pair, rounds, progress.step)
+    three, one = (statistics.median(contestant.seconds) for contestant in pair)
+    return {"model": base.model, "seconds": three, "one_seconds": one, "ratio": three / one}
 
 
 def growth(base: Workload, _rounds: int) -> dict[str, Any]:

@@ -85,6 +85,8 @@ class Instead:
 
     unequal: bool = False
     """Unequal clients against equal ones with the same steps in all."""
+    seeds: bool = False
+    """Three seeds as one program against one."""
     growth: bool = False
     """100 rounds in one process against 10 processes of 10: time and memory."""
     start: bool = False

@@ -31,6 +31,7 @@ class Workload:
     devices: int = 0
     chunk: int = 4
     steps: tuple[int, ...] = ()  # full batches of each client, instead of `images` for all
+    seeds: int = 1  # that run as one program
 
     @property
     def sizes(self) -> list[int]:

@@ -55,7 +55,8 @@ def resnet20_b():
 
 @pytest.mark.parametrize(
     "model, norm, forward, first",
-    [("fedavg_cnn", "default", CONV_1 + CONV_2 + DENSE, CONV_1),
+    [("mlp", "default", 3072 * 200 + 200 * 128 + 1280, 3072 * 200),
+     ("fedavg_cnn", "default", CONV_1 + CONV_2 + DENSE, CONV_1),
      ("resnet20_b", "group", *resnet20_b())],
 )  # fmt: skip
 def test_nominal_flops(model, norm, forward, first):
