@@ -53,7 +53,7 @@ def start_jax(devices: int) -> None:
     if jax.config.values["jax_compilation_cache_dir"] is None:
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         jax.config.update("jax_compilation_cache_dir", str(Path(home) / "fedjax_nc" / "xla"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)  # small ones add up
     if devices > len(jax.devices()):
         raise UserError(f"--execution.devices={devices}: this machine has {len(jax.devices())}")
 
@@ -64,22 +64,30 @@ def run(command: flags.Command) -> list[dict[str, Any]]:
 
     for cfg in command.configs:  # all of them before the first is trained
         rundir.check(rundir.path_of(command.out, cfg), cfg, overwrite=command.overwrite)
-    summaries, left = {}, []
-    for cfg in command.configs:
+    configs = command.configs
+    groups = [configs] if command.seeds_parallel else [(cfg,) for cfg in configs]
+    found = [summary for group in groups for summary in _run(group, command)]
+    return sorted(found, key=lambda summary: [cfg.seed for cfg in configs].index(summary["seed"]))
+
+
+def _run(configs: tuple[RunConfig, ...], command: flags.Command) -> list[dict[str, Any]]:
+    """Seeds of one program, finished ones first."""
+    from fedjax_nc.io import rundir
+
+    summaries, left = [], []
+    for cfg in configs:
         directory = rundir.path_of(command.out, cfg)
         finished = directory / "summary.json"
         if finished.exists() and not command.overwrite:
             print(f"already finished: {directory} (--overwrite starts again)", file=sys.stderr)
-            summaries[cfg.seed] = json.loads(finished.read_text())
+            summaries.append(json.loads(finished.read_text()))
         else:
             left.append(cfg)
-    for configs in [left] if command.seeds_parallel and left else [[cfg] for cfg in left]:
-        summaries |= zip([cfg.seed for cfg in configs], _train(configs, command), strict=True)
-    return [summaries[cfg.seed] for cfg in command.configs]
+    return summaries + (_train(left, command) if left else [])
 
 
 def _train(configs: list[RunConfig], command: flags.Command) -> list[dict[str, Any]]:
-    """Seeds as one program."""
+    """Prepare, describe, train."""
     from fedjax_nc import console, job, loop
     from fedjax_nc.io import rundir
 

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_nc import config, models, tree
+from fedjax_nc import models, tree
+from fedjax_nc.config import RunConfig
 from fedjax_nc.data import datasets, federated
 from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.errors import UserError
@@ -20,7 +21,7 @@ from fedjax_nc.types import State, Table
 class Seeds(NamedTuple):
     """Several seeds that run as one program."""
 
-    configs: tuple[config.RunConfig, ...]  # alike but for the seed
+    configs: tuple[RunConfig, ...]  # alike but for the seed
     splits: tuple[federated.Split, ...]
     axes: federated.FederatedData  # `jax.vmap`'s axes of the data, stacked where seeds differ
 
@@ -28,7 +29,7 @@ class Seeds(NamedTuple):
 class Job(NamedTuple):
     """A run, ready to start; nothing has been written yet."""
 
-    config: config.RunConfig  # of several seeds, the first's
+    config: RunConfig  # of several seeds, the first's
     task: Task
     executor: Executor
     split: federated.Split
@@ -37,7 +38,7 @@ class Job(NamedTuple):
     seeds: Seeds | None = None
 
     @property
-    def configs(self) -> tuple[config.RunConfig, ...]:
+    def configs(self) -> tuple[RunConfig, ...]:
         """Of every seed."""
         return (self.config,) if self.seeds is None else self.seeds.configs
 
@@ -52,7 +53,7 @@ class Job(NamedTuple):
         return None if self.seeds is None else self.seeds.axes
 
 
-def prepare(*configs: config.RunConfig, strict: bool = False) -> Job:
+def prepare(*configs: RunConfig, strict: bool = False) -> Job:
     """Load the data, deal it, build the model. Bad input is found here, before any file."""
     cfg = configs[0]
     spec = DATASETS[cfg.dataset]
@@ -61,6 +62,7 @@ def prepare(*configs: config.RunConfig, strict: bool = False) -> Job:
     model = models.build(
         cfg.model, spec.shape, spec.classes, method.head, norm=norm, conv=cfg.execution.conv
     )
+    model = model._replace(init=jax.jit(model.init))  # traced once for this and the first state
     jax.eval_shape(model.init, jax.random.key(0))  # a head that does not fit is told here
     batches = federated.make_batches(spec, cfg.data.augment, cfg.data.normalise)
     arrays = datasets.load(cfg.dataset, cfg.data.dir)
@@ -87,7 +89,7 @@ def only(job: Job, numbers: list[int]) -> Job:
     """The same for these seeds of it."""
     if job.seeds is None or len(numbers) == len(job.configs):
         return job
-    configs, splits = ([of[i] for i in numbers] for of in (job.configs, job.splits))
+    configs, splits = [job.configs[i] for i in numbers], [job.splits[i] for i in numbers]
     data, several = job.data, len(numbers) > 1
     if job.seeds.axes.train is not None:
         mine = (data.train, data.client_test, data.class_counts)

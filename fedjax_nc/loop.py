@@ -65,6 +65,7 @@ class Pending(NamedTuple):
     lrs: list[float]  # one per round
     metrics: RoundMetrics  # a leading axis of rounds
     scores: dict[str, evaluate.Score] | None  # after the last of them
+    compiled: bool  # something was compiled on the way, so their time is no round's
 
 
 def make_hyper(job: Job, round_number: int) -> Hyper:
@@ -164,30 +165,32 @@ def _train(job: Job, seeds: list[Seed], state: State, on_host: bool, reporter: R
         new = _rows(pending, seeds)
         now = time.perf_counter()
         each = (now - clock) / len(new)
-        compiled = pending.first == first
         for rows in new:
             for seed, row in zip(seeds, rows, strict=True):
-                row |= {"seconds": each, "compiled": compiled}
+                row |= {"seconds": each, "compiled": pending.compiled}
                 records.append(seed.directory / "metrics.jsonl", row)
                 seed.rows.append(row)
             reporter.round(rows, cfg.rounds)
-        if not (compiled or single):
+        if not (pending.compiled or single):
             limit = max(1, min(AT_ONCE, int(_SECONDS / each)))
         clock = now
 
-    number = first
+    number, compiled = first, set()
     while number < cfg.rounds:
         done = number + 1
         while done - number < limit and not (tests(done) or saves(done)):
             done += 1
+        new = ({"rounds", "tests"} if tests(done) else {"rounds"}) - compiled
+        while new and waiting:  # what has run so far is not charged for compiling
+            finish(waiting.pop(0))
         lrs = [schedule.learning_rate(cfg.local, n) for n in range(number, done)]
         with np.errstate(over="ignore"):  # an absurd one is told by what it does to the weights
             padded = np.resize(lrs, AT_ONCE).astype(hyper.lr.dtype)
         state, metrics = rounds_fn(state, hyper._replace(lr=padded), len(lrs), job.data)
         scores = evaluate_fn(state.weights, job.data) if tests(done) else None
-        waiting.append(Pending(number, lrs, metrics, scores))
-        # the first dispatch is waited for, so that its time is compile time
-        while len(waiting) > (0 if saves(done) or number == first else 1):
+        waiting.append(Pending(number, lrs, metrics, scores, bool(new)))
+        compiled |= new
+        while len(waiting) > (0 if saves(done) or new else 1):
             finish(waiting.pop(0))
         if saves(done):  # only now have these rounds' numbers been seen to be finite
             checkpoint.save(managers, state)

@@ -48,7 +48,7 @@ def summarise(
     """
     seen = [row for row in rows if "global_accuracy" in row]
     reported = seen[-cfg.evaluation.last :]
-    cold = [row["seconds"] for row in rows if row["compiled"]]  # one more after every resume
+    cold = [row["seconds"] for row in rows if row["compiled"]]  # again after every resume
     steady = statistics.fmean([row["seconds"] for row in rows if not row["compiled"]] or cold)
     up, down = traffic
     total = cfg.rounds * cfg.federation.participants
@@ -66,7 +66,7 @@ def summarise(
         "global_loss": seen[-1]["global_loss"],
         **{k: seen[-1][k] for k in seen[-1] if k.startswith("client_")},
         "seconds_per_round": steady,
-        "compile_seconds": max(cold[0] - steady, 0.0),
+        "compile_seconds": sum(max(seconds - steady, 0.0) for seconds in cold),
         "clients_per_second": seeds * cfg.federation.participants / steady,
         "seeds_in_parallel": seeds,
         "bytes_up": up * total,

@@ -9,8 +9,9 @@ from optax.tree_utils import tree_scale as scale
 from optax.tree_utils import tree_sub as sub
 from optax.tree_utils import tree_zeros_like as zeros_like
 
-__all__ = ["add", "all_finite", "num_bytes", "num_elements", "pick", "put", "scale", "select",
-           "sq_distance", "sub", "sum_leading", "take", "zeros", "zeros_like"]  # fmt: skip
+__all__ = ["add", "all_finite", "num_bytes", "num_elements", "pick", "put", "repeat", "scale",
+           "select", "sq_distance", "sub", "sum_leading", "take", "zeros",
+           "zeros_like"]  # fmt: skip
 
 
 def sq_distance(a: Any, b: Any) -> jax.Array:
@@ -43,6 +44,11 @@ def put(tree: Any, ids: Any, rows: Any) -> Any:
         return x
 
     return jax.tree.map(one, tree, rows)
+
+
+def repeat(tree: Any, count: int) -> Any:
+    """So many copies of every leaf along a new leading axis."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape)), tree)
 
 
 def zeros(shapes: Any, *leading: int) -> Any:

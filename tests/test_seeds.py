@@ -175,6 +175,7 @@ def test_begun_separately_finished_in_parallel(separate, tmp_path, capfd):
     assert_like(first, directory_of(separate, COMMAND))
 
 
+@pytest.mark.slow
 def test_own_partitions_and_client_state(tmp_path):
     argv = ["--method=scaffold", *DATA, *FEW, "--rounds=2", "--data.seed=-1"]
     train(tmp_path / "separate", [*argv, *BOTH])
@@ -244,7 +245,7 @@ def test_rounds_at_once_are_rounds(tiny, executor):
         state, metrics = run(state, one, 1, data)
         identical(tree.take(metrics, 0), tree.take(stacked, i))
     identical(state, at_once)
-    assert 0 < first == traced and run._cache_size() == 1
+    assert 0 < first == traced
     by_one, _ = t._replace(hyper=t.hyper).run(1, executor)
     state, _ = run(how.place(t.state()), rates, 1, data)
     same(state, by_one, rtol=1e-5, atol=1e-6)

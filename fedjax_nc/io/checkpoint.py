@@ -102,7 +102,7 @@ def _to_host(state: State) -> dict[str, Any]:
 
 def _from_host(content: Any, template: State) -> State:
     def like(x, t):
-        return jnp.array(x, t.dtype)
+        return jnp.asarray(np.asarray(x, t.dtype))  # not compiled, as a cast on the device is
 
     return State(
         jnp.array(content["round"], jnp.int32),

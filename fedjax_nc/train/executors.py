@@ -137,20 +137,21 @@ def _run(
     slots = min(chunks, -(-3 * chunks // (2 * devices))) if devices > 1 else chunks
     slot, held = deal(steps[members[:, 0]], devices, slots)
     of_slot = jnp.zeros(devices * slots, int).at[slot].set(jnp.arange(chunks))
-    shapes = jax.eval_shape(fn, broadcast, tree.take(rows, 0))
 
     def on_device(broadcast, rows, members, seed, held):
         def one(i, carry):
             outs, sums = carry
             if chunk == 1:
-                done = fn(broadcast, tree.take(rows, members[i, 0]))
-                out, uploads = jax.tree.map(lambda x: x[None], done)
-            else:
-                out, uploads = jax.vmap(fn, (None, 0))(broadcast, tree.take(rows, members[i]))
+                out, upload = fn(broadcast, tree.take(rows, members[i, 0]))
+                sums = tree.put(sums, seed[i, 0], tree.add(tree.take(sums, seed[i, 0]), upload))
+                return tree.put(outs, i, out), sums
+            out, uploads = jax.vmap(fn, (None, 0))(broadcast, tree.take(rows, members[i]))
             return tree.put(outs, i, out), tree.add(sums, _sums(uploads, seed[i], seeds))
 
-        outs = tree.zeros(shapes[0], slots, chunk)
-        outs, sums = lax.fori_loop(0, held[0], one, (outs, tree.zeros(shapes[1], seeds)))
+        out, upload = jax.eval_shape(fn, broadcast, tree.take(rows, 0))
+        room = (slots,) if chunk == 1 else (slots, chunk)
+        zeros = tree.zeros(out, *room), tree.zeros(upload, seeds)
+        outs, sums = lax.fori_loop(0, held[0], one, zeros)
         return outs, sums if executor.mesh is None else lax.psum(sums, "clients")
 
     if executor.mesh is not None:
@@ -163,7 +164,9 @@ def _run(
     outs, sums = on_device(broadcast, rows, members[of_slot], seed[of_slot], held)
     rank = jnp.argsort(order)
     where = slot[rank // chunk] * chunk + rank % chunk
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[where], outs), sums
+    if chunk > 1:
+        outs = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), outs)
+    return tree.take(outs, where), sums
 
 
 def _sums(uploads: Any, seed: jax.Array, seeds: int) -> Any:

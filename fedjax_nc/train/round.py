@@ -1,6 +1,7 @@
 """The only round: sample, train locally, sum, apply the server's rule."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -39,29 +40,31 @@ RoundsFn = Callable[[State, Hyper, Any, FederatedData], tuple[State, RoundMetric
 def init_state(task: Task, key: jax.Array, *, host_above: float = float("inf")) -> State:
     """The state before the first round; client state of more bytes than that is in host memory."""
     clients = task.federation.clients
+    weights, shared, kept = _build(task, key)
+    if clients * tree.num_bytes(kept) > host_above:
+        kept = jax.tree.map(lambda x: np.broadcast_to(x, (clients, *x.shape)).copy(), kept)
+    else:
+        kept = jax.jit(tree.repeat, static_argnums=1)(kept, clients)
+    return State(jnp.zeros((), jnp.int32), key, weights, shared, kept)
 
-    def build(key):
-        weights = task.trainer.model.init(key)
-        setup = Setup(weights, clients)
-        parts = task.method.parts
-        shared = {p.name: p.init_shared(setup) for p in parts if p.init_shared}
-        kept = {p.name: p.init_client(setup) for p in parts if p.init_client}
-        if task.method.personal:
-            kept["personal"] = tree.pick(weights.params, task.method.personal)
-        if task.trainer.local.keep_optimizer:
-            tx = local.direction(task.trainer.local)
-            groups = [tuple(weights.params) if p.train is None else p.train
-                      for p in task.method.phases]  # fmt: skip
-            kept["optimizer"] = tuple(tx.init(tree.pick(weights.params, g)) for g in groups)
-        return weights, shared, kept
 
+@partial(jax.jit, static_argnums=0)
+def _build(task: Task, key: jax.Array) -> tuple[Weights, dict[str, Any], dict[str, Any]]:
+    """Weights, shared state, and one client's state."""
     # no round has this number: split and fold_in give the same keys, so 0 would be round 0's
-    weights, shared, kept = jax.jit(build)(jax.random.fold_in(key, 2**32 - 1))
-    library = np if clients * tree.num_bytes(kept) > host_above else jnp
-    stacked = jax.tree.map(
-        lambda x: library.broadcast_to(library.asarray(x), (clients, *x.shape)).copy(), kept
-    )
-    return State(jnp.zeros((), jnp.int32), key, weights, shared, stacked)
+    weights = task.trainer.model.init(jax.random.fold_in(key, 2**32 - 1))
+    setup = Setup(weights, task.federation.clients)
+    parts = task.method.parts
+    shared = {p.name: p.init_shared(setup) for p in parts if p.init_shared}
+    kept = {p.name: p.init_client(setup) for p in parts if p.init_client}
+    if task.method.personal:
+        kept["personal"] = tree.pick(weights.params, task.method.personal)
+    if task.trainer.local.keep_optimizer:
+        tx = local.direction(task.trainer.local)
+        groups = [tuple(weights.params) if p.train is None else p.train
+                  for p in task.method.phases]  # fmt: skip
+        kept["optimizer"] = tuple(tx.init(tree.pick(weights.params, g)) for g in groups)
+    return weights, shared, kept
 
 
 def start_weights(task: Task, received: Weights, kept: dict[str, Any]) -> Weights:
