@@ -11,7 +11,7 @@ DROPPED = "slower than another variant: left out after its warm-up rounds"
 _COLUMNS = {
     "compile\ns": lambda r: f"{r['compile_seconds']:.1f}",
     "s per\nround": lambda r: f"{r['seconds']:.3f}",
-    "least to\nmost": lambda r: f"{r['seconds_min']:.2f}-{r['seconds_max']:.2f}",
+    "least to\nmost": lambda r: f"{r['seconds_min']:.3g}-{r['seconds_max']:.3g}",
     "clients\n/s": lambda r: f"{r['clients_per_second']:.2f}",
     "images\n/s": lambda r: f"{r['images_per_second']:.0f}",
     "GFLOP\n/s": lambda r: f"{r['gflops']:.1f}",

@@ -111,6 +111,22 @@ def test_report_has_every_table(tmp_path):
     assert (tmp_path / "b.png").stat().st_size > 1000
 
 
+def test_report_writes_its_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(report, "PAGE", tmp_path / "performance.md")
+    assert report.main() == 2  # nothing measured yet
+    about = {"cpu": "c", "cores": 2, "memory_gb": 3, "versions": {"jax": "0"}}
+    case = {"steps": [2, 1], "seconds": 1.1, "equal_seconds": 1.0, "ratio": 1.1}
+    seeds = {"model": "cnn", "seconds": 2.0, "one_seconds": 1.0, "ratio": 2.0}
+    result = {"machine": about, "command": "python x", "date": "d", "seeds": seeds,
+              "unequal": {"model": "cnn", "cases": {"two": case}}}  # fmt: skip
+    (tmp_path / "other.json").write_text(json.dumps(result))
+    (tmp_path / "conv.json").write_text("{}")  # another benchmark's
+    assert report.main() == 0
+    text = (tmp_path / "performance.md").read_text()
+    assert "| two | 1.100 | 1.000 | 1.10x |" in text and "| 2.000 | 1.000 | 2.00x |" in text
+
+
 def test_missing_peer_is_named(monkeypatch):
     peer = race.Peer("x.py", ("no_such_framework",), "no-such-framework")
     monkeypatch.setitem(race.PEERS, "torch", peer)
