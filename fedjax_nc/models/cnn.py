@@ -2,7 +2,7 @@
 
 import flax.linen as nn
 
-from fedjax_nc.models.conv import Conv, dense, max_pool
+from fedjax_nc.models.conv import Conv, Dense, max_pool
 from fedjax_nc.models.norm import Norm
 
 
@@ -30,8 +30,8 @@ class CNN(nn.Module):
             x = nn.relu(max_pool(x))
             blocks.append(x)
         x = x.reshape(x.shape[0], -1)
-        x = nn.relu(dense(x, 256))
-        return tuple(blocks), dense(x, 128)
+        x = nn.relu(Dense(256)(x))
+        return tuple(blocks), Dense(128)(x)
 
 
 class FedAvgCNN(nn.Module):
@@ -51,4 +51,4 @@ class FedAvgCNN(nn.Module):
             x = Conv(channels, 5, padding="VALID", bias=True, lowering=self.conv)(x)
             x = nn.relu(max_pool(Norm(self.norm)(x, train=train, mask=mask)))  # ReLU on a quarter
             blocks.append(x)
-        return tuple(blocks), nn.relu(dense(x.reshape(x.shape[0], -1), 512))
+        return tuple(blocks), nn.relu(Dense(512)(x.reshape(x.shape[0], -1)))

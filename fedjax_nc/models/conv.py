@@ -1,93 +1,71 @@
-"""The project's convolution: flax's parameters and numbers, several lowerings.
-
-XLA:CPU rewrites convolutions into the layout of its fast kernel only outside loops, and every
-local epoch is a loop. So on a CPU the gradient convolutions are written in that layout by hand
-(`canonical`), or the whole thing becomes a matrix product (`im2col`).
-"""
+"""The layers networks are made of: flax's parameters and numbers, fast inside loops on a CPU."""
 
 import functools
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float
 
-LOWERINGS = ("auto", "native", "canonical", "im2col")
-_LAYOUT = ("NHWC", "HWIO", "NHWC")
-_FEW_CHANNELS = 4  # up to so many inputs, one matrix product beats the convolution kernel
+from fedjax_nc.models import lowerings
 
 torch_default = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 he_normal = nn.initializers.he_normal()
 
 
-def native(x: Float[Array, "b h w i"], kernel: Float[Array, "p q i o"], stride: int, pads):
-    """XLA's own convolution, for accelerators."""
-    return lax.conv_general_dilated(x, kernel, (stride, stride), pads, dimension_numbers=_LAYOUT)
+def choose(backend: str, side: int, stride: int, channels: int, groups: int, smallest: int) -> str:
+    """Lowering for `auto`; `smallest` is the smaller side of the output.
 
-
-def im2col(x: Float[Array, "b h w i"], kernel: Float[Array, "p q i o"], stride: int, pads):
-    """Shifted slices side by side, then one matrix product; under vmap a batched product.
-
-    Rows are gathered first, then columns: p + q slices instead of p * q.
-    """
-    height, width, channels, out = kernel.shape
-    x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
-    for axis, size in ((1, height), (2, width)):
-        end = (x.shape[axis] - size) // stride * stride + 1
-        slices = [lax.slice_in_dim(x, i, i + end, stride, axis) for i in range(size)]
-        x = jnp.concatenate(slices, axis=-1)
-    return x @ kernel.transpose(1, 0, 2, 3).reshape(width * height * channels, out)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def canonical(x: Float[Array, "b h w i"], kernel: Float[Array, "p q i o"], stride: int, pads):
-    """The native convolution with both gradients written as NHWC/HWIO convolutions."""
-    return native(x, kernel, stride, pads)
-
-
-def _canonical_fwd(x, kernel, stride, pads):
-    return native(x, kernel, stride, pads), (x, kernel)
-
-
-def _canonical_bwd(stride, pads, residuals, g):
-    x, kernel = residuals
-    spatial = range(2)
-    # input: the dilated cotangent against the flipped kernel, padded back to the input's size
-    dilated = [(g.shape[1 + d] - 1) * stride + 1 for d in spatial]
-    before = [kernel.shape[d] - 1 - pads[d][0] for d in spatial]
-    after = [x.shape[1 + d] + kernel.shape[d] - 1 - dilated[d] - before[d] for d in spatial]
-    dx = lax.conv_general_dilated(
-        g, jnp.flip(kernel, (0, 1)).swapaxes(2, 3), (1, 1), list(zip(before, after, strict=True)),
-        lhs_dilation=(stride, stride), dimension_numbers=_LAYOUT)  # fmt: skip
-    # kernel: channels act as the batch, the batch as channels
-    end = [(kernel.shape[d] - 1) + dilated[d] - x.shape[1 + d] - pads[d][0] for d in spatial]
-    dk = lax.conv_general_dilated(
-        x.transpose(3, 1, 2, 0), g.transpose(1, 2, 0, 3), (1, 1),
-        [(pads[d][0], end[d]) for d in spatial], rhs_dilation=(stride, stride),
-        dimension_numbers=_LAYOUT)  # fmt: skip
-    return dx, dk.transpose(1, 2, 0, 3)
-
-
-canonical.defvjp(_canonical_fwd, _canonical_bwd)
-
-
-def choose(backend: str, channels: int) -> str:
-    """Lowering for `auto`: accelerators have good kernels, a CPU needs help.
-
-    `benchmarks/conv.py` measures what this is based on.
+    Accelerators have good kernels of their own. For a CPU the table is benchmarks/conv.py's.
     """
     if backend != "cpu":
         return "native"
-    return "im2col" if channels <= _FEW_CHANNELS else "canonical"
+    if groups > 1:
+        return "depthwise" if groups == channels else "grouped"
+    if side == 1:
+        return "pointwise"
+    if stride == 1 and 3 <= side <= 5 and channels >= 10 and smallest >= 3:
+        return "winograd"
+    return "im2col"
 
 
-def _pads(padding: str, size: tuple[int, ...], kernel: int, stride: int):
+def can(name: str, side: int, stride: int, groups: int) -> bool:
+    """Whether a lowering that was asked for by name computes such a convolution."""
+    tiled = stride == 1 and 2 <= side <= 5
+    return name == "native" or (groups == 1 and (name != "winograd" or tiled))
+
+
+def convolve(x, kernel, stride: int, pads: lowerings.Pads, groups: int = 1, name: str = "auto"):
+    """Convolve by a lowering; one that cannot leaves the shape to `auto`."""
+    side, channels = kernel.shape[0], x.shape[-1]
+    if name == "auto" or not can(name, side, stride, groups):
+        size = [(x.shape[1 + d] + sum(pads[d]) - side) // stride + 1 for d in range(2)]
+        name = choose(jax.default_backend(), side, stride, channels, groups, min(size))
+    if name == "native":
+        return lowerings.native(x, kernel, stride, pads, groups)
+    if name == "grouped":
+        return _grouped(x, kernel, stride, pads, groups)
+    if name == "im2col" and stride == 1 and side >= 5:
+        return lowerings.im2col(x, kernel, stride, pads, block=2)
+    return getattr(lowerings, name)(x, kernel, stride, pads)
+
+
+def _grouped(x, kernel, stride, pads, groups):
+    """Groups as one batched product."""
+    split = functools.partial(jnp.split, indices_or_sections=groups, axis=-1)
+    one = functools.partial(lowerings.im2col, stride=stride, pads=pads)
+    y = jax.vmap(one, out_axes=-2)(jnp.stack(split(x)), jnp.stack(split(kernel)))
+    return y.reshape(*y.shape[:3], -1)
+
+
+def _pads(padding: str, size: tuple[int, ...], kernel: int, stride: int) -> lowerings.Pads:
     if padding == "VALID":
         return ((0, 0), (0, 0))
     out = [-(-s // stride) for s in size]
-    total = [max((o - 1) * stride + kernel - s, 0) for o, s in zip(out, size, strict=True)]
-    return tuple((t // 2, t - t // 2) for t in total)
+    high, wide = (
+        max((o - 1) * stride + kernel - s, 0) for o, s in zip(out, size, strict=True)
+    )  # zeros to add in all, per axis
+    return (high // 2, high - high // 2), (wide // 2, wide - wide // 2)
 
 
 class Conv(nn.Module):
@@ -97,6 +75,7 @@ class Conv(nn.Module):
     kernel: int = 3
     stride: int = 1
     padding: str | int = "SAME"
+    groups: int = 1
     bias: bool = False
     lowering: str = "auto"
     kernel_init: nn.initializers.Initializer = torch_default  # `init` is flax's own
@@ -104,21 +83,17 @@ class Conv(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b h2 w2 o"]:
         """Convolve."""
-        shape = (self.kernel, self.kernel, x.shape[-1], self.features)
+        inputs = x.shape[-1] // self.groups
+        shape = (self.kernel, self.kernel, inputs, self.features)
         kernel = self.param("kernel", self.kernel_init, shape, x.dtype)
         if isinstance(self.padding, int):
             pads = ((self.padding, self.padding),) * 2
         else:
             pads = _pads(self.padding, x.shape[1:3], self.kernel, self.stride)
-        name = self.lowering
-        if name == "auto":
-            name = choose(jax.default_backend(), x.shape[-1])
-        fn = {"native": native, "canonical": canonical, "im2col": im2col}[name]
-        y = fn(x, kernel, self.stride, pads)
+        y = convolve(x, kernel, self.stride, pads, self.groups, self.lowering)
         if self.bias:
-            y = y + self.param(
-                "bias", torch_bias(x.shape[-1] * self.kernel**2), (self.features,), x.dtype
-            )
+            init = torch_bias(inputs * self.kernel**2)
+            y = y + self.param("bias", init, (self.features,), x.dtype)
         return y
 
 
@@ -128,15 +103,31 @@ def torch_bias(fan_in: int):
     return lambda key, shape, dtype=float: jax.random.uniform(key, shape, dtype, -bound, bound)
 
 
-def dense(x: Float[Array, "b i"], features: int) -> Float[Array, "b o"]:
-    """Fully connected layer with PyTorch's default initialisation; call inside a compact module."""
-    layer = nn.Dense(features, kernel_init=torch_default, bias_init=torch_bias(x.shape[-1]),
-                     param_dtype=x.dtype)  # fmt: skip
-    return layer(x)
+class Dense(nn.Module):
+    """Fully connected layer with PyTorch's default initialisation."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "b i"]) -> Float[Array, "b o"]:
+        """Multiply and add."""
+        inputs = x.shape[-1]
+        kernel = self.param("kernel", torch_default, (inputs, self.features), x.dtype)
+        bias = self.param("bias", torch_bias(inputs), (self.features,), x.dtype)
+        return lowerings.product(x, kernel) + bias
 
 
 def max_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
-    """2x2 max-pooling by reshape; an odd last row or column is dropped, as PyTorch does."""
-    b, h, w, c = x.shape
-    x = x[:, : h // 2 * 2, : w // 2 * 2]
-    return x.reshape(b, h // 2, 2, w // 2, 2, c).max(axis=(2, 4))
+    """2x2 max-pooling; an odd last row or column is dropped, as PyTorch does.
+
+    Two selections between neighbours: of equal numbers the first takes the gradient, as in
+    PyTorch, and the backward pass is two more selections instead of counting ties.
+    """
+    b, h, w, c = x.shape[0], x.shape[1] // 2, x.shape[2] // 2, x.shape[3]
+    x = x[:, : 2 * h, : 2 * w].reshape(b, 2 * h, w, 2, c)
+    x = _larger(x[:, :, :, 0], x[:, :, :, 1]).reshape(b, h, 2, w, c)
+    return _larger(x[:, :, 0], x[:, :, 1])
+
+
+def _larger(first, second):
+    return jnp.where(second > first, second, first)

@@ -2,7 +2,7 @@
 
 import flax.linen as nn
 
-from fedjax_nc.models.conv import dense
+from fedjax_nc.models.conv import Dense
 from fedjax_nc.models.norm import Norm
 
 
@@ -19,7 +19,7 @@ class MLP(nn.Module):
         x = x.reshape(x.shape[0], -1)
         blocks = []
         for units in self.widths:
-            x = dense(x, units)
+            x = Dense(units)(x)
             x = nn.relu(Norm(self.norm)(x, train=train, mask=mask))
             blocks.append(x)
         return tuple(blocks), x

@@ -1,0 +1,224 @@
+"""Ways to compute one 2-d convolution: the same numbers, very different speeds.
+
+XLA:CPU rewrites convolutions into the layout of its fast kernel only outside loops, and every
+local epoch is a loop. Its matrix products are fast everywhere. So on a CPU the gradients are
+written in that layout by hand (`canonical`), or the convolution becomes products (`im2col`,
+`winograd`, `pointwise`) or multiply-adds (`depthwise`). All take inputs NHWC, kernels HWIO, one
+stride for both axes and the zeros to add on each side. Rules are written in ordinary operations,
+so that forward mode passes through their gradients (Hessian-vector products).
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+Pads = tuple[tuple[int, int], tuple[int, int]]
+_LAYOUT = ("NHWC", "HWIO", "NHWC")
+_POINTS = (0.0, 1.0, -1.0, 0.5, -2.0)  # and infinity; small, and close to balanced in magnitude
+TILE = len(_POINTS) + 1  # side of the input tile of `winograd`
+
+
+def native(x, kernel, stride: int, pads: Pads, groups: int = 1):
+    """XLA's own convolution, for accelerators."""
+    return lax.conv_general_dilated(
+        x, kernel, (stride, stride), pads, dimension_numbers=_LAYOUT, feature_group_count=groups
+    )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def canonical(x: Float[Array, "b h w i"], kernel: Float[Array, "p q i o"], stride: int, pads: Pads):
+    """The native convolution with both gradients written as NHWC/HWIO convolutions."""
+    return native(x, kernel, stride, pads)
+
+
+def _canonical_fwd(x, kernel, stride, pads):
+    return native(x, kernel, stride, pads), (x, kernel)
+
+
+def _canonical_bwd(stride, pads, residuals, g):
+    x, kernel = residuals
+    spatial = range(2)
+    # input: the dilated cotangent against the flipped kernel, padded back to the input's size
+    dilated = [(g.shape[1 + d] - 1) * stride + 1 for d in spatial]
+    before = [kernel.shape[d] - 1 - pads[d][0] for d in spatial]
+    after = [x.shape[1 + d] + kernel.shape[d] - 1 - dilated[d] - before[d] for d in spatial]
+    dx = lax.conv_general_dilated(
+        g, jnp.flip(kernel, (0, 1)).swapaxes(2, 3), (1, 1), list(zip(before, after, strict=True)),
+        lhs_dilation=(stride, stride), dimension_numbers=_LAYOUT)  # fmt: skip
+    # kernel: channels act as the batch, the batch as channels
+    end = [(kernel.shape[d] - 1) + dilated[d] - x.shape[1 + d] - pads[d][0] for d in spatial]
+    dk = lax.conv_general_dilated(
+        x.transpose(3, 1, 2, 0), g.transpose(1, 2, 0, 3), (1, 1),
+        [(pads[d][0], end[d]) for d in spatial], rhs_dilation=(stride, stride),
+        dimension_numbers=_LAYOUT)  # fmt: skip
+    return dx, dk.transpose(1, 2, 0, 3)
+
+
+canonical.defvjp(_canonical_fwd, _canonical_bwd)
+
+
+@jax.custom_vjp
+def product(x: Float[Array, "n i"], kernel: Float[Array, "i o"]) -> Float[Array, "n o"]:
+    """x @ kernel, whose kernel gradient is asked for as it is stored.
+
+    Autodiff asks for its transpose, and XLA:CPU then transposes the cotangent, which for a
+    convolution is the largest array of the layer.
+    """
+    return x @ kernel
+
+
+def _product_bwd(residuals, g):
+    x, kernel = residuals
+    return g @ kernel.T, lax.dot_general(x, g, (((0,), (0,)), ((), ())))
+
+
+product.defvjp(lambda x, kernel: (x @ kernel, (x, kernel)), _product_bwd)
+
+
+def pointwise(x, kernel, stride: int, pads: Pads):
+    """A 1x1 convolution is a matrix product over channels."""
+    x = jnp.pad(x, ((0, 0), *pads, (0, 0)))[:, ::stride, ::stride]
+    return product(x.reshape(-1, x.shape[-1]), kernel[0, 0]).reshape(*x.shape[:3], -1)
+
+
+def im2col(x, kernel, stride: int, pads: Pads, block: int = 1):
+    """Patches side by side, then one matrix product; under vmap a batched product.
+
+    With a block side above 1 (stride 1 only) each row of the product computes block x block
+    outputs from the patch they share: somewhat more arithmetic, but fewer numbers to gather and a
+    product with more columns.
+    """
+    side, _, channels, out = kernel.shape
+    size, tiles = _sizes(x.shape, kernel.shape, stride, pads, block)
+    patch = side + block - 1
+    x = _patches(x, pads, tiles, stride * block, patch)
+    # (q, p, i, o) -> (patch q, patch p, i, block p, block q, o): a copy per output of the block
+    kernel = kernel.transpose(1, 0, 2, 3)
+    for axis in (0, 1):
+        shifted = [_shift(kernel, axis, i, block) for i in range(block)]
+        kernel = jnp.stack(shifted, axis=3)
+    y = product(x.reshape(-1, patch * patch * channels), kernel.reshape(-1, block * block * out))
+    return _join(y.reshape(x.shape[0], *tiles, block, block, out), size)
+
+
+def winograd(x, kernel, stride: int, pads: Pads):
+    """Toom-Cook on six points in each direction: products of 6x6 transformed tiles.
+
+    A tile gives m x m outputs, m = 7 - side, with 36 multiplications per channel pair instead of
+    (m * side)^2: four times fewer for 3x3, 2.8 times fewer for 5x5. Stride 1, sides 2 to 5. In
+    float32 the rounding error is a few times that of a direct convolution.
+    """
+    assert stride == 1
+    side, _, channels, out = kernel.shape
+    m = TILE + 1 - side
+    evaluate_m, evaluate_k, interpolate = (np.kron(a, a).astype(x.dtype) for a in _toom_cook(m))
+    size, tiles = _sizes(x.shape, kernel.shape, 1, pads, m)
+    x = _patches(x, pads, tiles, m, TILE)
+    x = interpolate @ x.transpose(3, 4, 0, 1, 2, 5).reshape(TILE**2, -1)
+    kernel = evaluate_k @ kernel.transpose(1, 0, 2, 3).reshape(side**2, -1)
+    y = lax.dot_general(x.reshape(TILE**2, -1, channels), kernel.reshape(TILE**2, channels, out),
+                        (((2,), (1,)), ((0,), (0,))))  # fmt: skip
+    y = (evaluate_m.T @ y.reshape(TILE**2, -1)).reshape(m, m, -1, *tiles, out)
+    return _join(y.transpose(2, 3, 4, 1, 0, 5), size)
+
+
+def _patches(x, pads: Pads, tiles: list[int], step: int, patch: int):
+    """Overlapping patches `step` apart: (b, rows, columns, patch columns, patch rows, channels).
+
+    Cut into blocks of `step` first: then overlaps are plain slices, and their gradients plain
+    additions, where strided slices would have the gradient interleave zeros.
+    """
+    spans = -(-patch // step)  # blocks a patch reaches over
+    x = _pad_to(x, pads, [(t + spans - 1) * step for t in tiles])
+    b, height, width, channels = x.shape
+    x = x.reshape(b, height // step, step, width, channels).swapaxes(2, 3)
+    x = jnp.concatenate([x[:, i : i + tiles[0]] for i in range(spans)], 3)[:, :, :, :patch]
+    x = x.reshape(b, tiles[0], width // step, step, patch, channels)
+    return jnp.concatenate([x[:, :, i : i + tiles[1]] for i in range(spans)], 3)[:, :, :, :patch]
+
+
+def _toom_cook(m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Matrices with conv(d, k) = E_m^T ((E_k k) * (V^-T d)), by transposing polynomial products."""
+
+    def evaluate(degree: int) -> np.ndarray:  # at the points, and at infinity
+        powers = np.vander(_POINTS, degree, increasing=True)
+        return np.concatenate([powers, np.eye(degree)[-1:]])
+
+    return evaluate(m), evaluate(TILE + 1 - m), np.linalg.inv(evaluate(TILE)).T
+
+
+def depthwise(x, kernel: Float[Array, "p q 1 o"], stride: int, pads: Pads):
+    """Every channel with its own kernels: a sum of shifted, scaled inputs."""
+    return _shifted(
+        jnp.repeat(x, kernel.shape[-1] // x.shape[-1], -1), kernel[:, :, 0], stride, pads
+    )
+
+
+def _shifted_sum(x, kernel: Float[Array, "p q c"], stride: int, pads: Pads):
+    windows = _windows(x, kernel.shape, stride, pads)
+    return sum(kernel[i, j] * window for (i, j), window in windows.items())
+
+
+_shifted = jax.custom_vjp(_shifted_sum, nondiff_argnums=(2, 3))
+
+
+def _shifted_bwd(stride, pads, residuals, g):
+    x, kernel = residuals
+    side = kernel.shape[0]
+    # input: the cotangent spread by the stride, then again a sum of shifted, scaled copies
+    spread = [(n - 1) * stride + 1 for n in g.shape[1:3]]
+    before = [side - 1 - pads[d][0] for d in range(2)]
+    after = [x.shape[1 + d] + side - 1 - spread[d] - before[d] for d in range(2)]
+    widths = ((0, 0, 0), *((before[d], after[d], stride - 1) for d in range(2)), (0, 0, 0))
+    wide = lax.pad(g, jnp.zeros((), g.dtype), widths)
+    dx = _shifted_sum(wide, jnp.flip(kernel, (0, 1)), 1, ((0, 0), (0, 0)))
+    windows = _windows(x, kernel.shape, stride, pads).values()
+    dk = jnp.stack([jnp.sum(window * g, (0, 1, 2)) for window in windows])
+    return dx, dk.reshape(kernel.shape)
+
+
+_shifted.defvjp(
+    lambda x, kernel, stride, pads: (_shifted_sum(x, kernel, stride, pads), (x, kernel)),
+    _shifted_bwd,
+)
+
+
+def _windows(x, shape, stride: int, pads: Pads) -> dict[tuple[int, int], jax.Array]:
+    """The input as each position of the kernel sees it."""
+    x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
+    ends = [(x.shape[1 + d] - shape[d]) // stride * stride + 1 for d in range(2)]
+    return {
+        (i, j): x[:, i : i + ends[0] : stride, j : j + ends[1] : stride]
+        for i in range(shape[0])
+        for j in range(shape[1])
+    }
+
+
+def _sizes(shape, kernel, stride, pads, block) -> tuple[list[int], list[int]]:
+    """Height and width of the output, and in blocks."""
+    size = [(shape[1 + d] + sum(pads[d]) - kernel[d]) // stride + 1 for d in range(2)]
+    return size, [-(-n // block) for n in size]
+
+
+def _pad_to(x, pads, lengths):
+    """Zeros before as asked for, and behind up to these lengths, or cut there."""
+    after = [n - x.shape[1 + d] - pads[d][0] for d, n in enumerate(lengths)]
+    config = ((0, 0, 0), *((pads[d][0], after[d], 0) for d in range(2)), (0, 0, 0))
+    return lax.pad(x, jnp.zeros((), x.dtype), config)
+
+
+def _shift(kernel, axis: int, by: int, block: int):
+    widths = [(0, 0)] * kernel.ndim
+    widths[axis] = (by, block - 1 - by)
+    return jnp.pad(kernel, widths)
+
+
+def _join(y: Float[Array, "b th tw m n o"], size: list[int]):
+    """Blocks of outputs side by side."""
+    b, th, tw, m, n, out = y.shape
+    y = y.transpose(0, 1, 3, 2, 4, 5).reshape(b, th * m, tw * n, out)
+    return y[:, : size[0], : size[1]]
