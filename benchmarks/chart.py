@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 from workload import Workload
 
-LABELS = {"ours": "fedjax_nc", "torch": "PyTorch", "pfl": "pfl", "flower": "Flower",
-          "fedjax": "FedJAX"}  # fmt: skip
+LABELS = {"ours": "fedjax_nc", "torch": "PyTorch", "torch_tuned": "PyTorch tuned", "pfl": "pfl",
+          "flower": "Flower", "fedjax": "FedJAX"}  # fmt: skip
 DROPPED = "slower than another variant: left out after its warm-up rounds"
 _COLUMNS = {
     "compile\ns": lambda r: f"{r['compile_seconds']:.1f}",
@@ -76,8 +76,10 @@ def sheets(result: dict[str, Any]) -> list[Sheet]:
         made.append(Sheet(f"unequal clients, {result['unequal']['model']}", head, cells))
     if "seeds" in result:
         s = result["seeds"]
-        cells = [[f"{s['seconds']:.3f}", f"{s['one_seconds']:.3f}", ratio(s["ratio"])]]
-        head = ["three seeds s/round", "one seed s/round", "three / one"]
+        parts = {"a steady round": s, f"`{s['command']['command']}`": s["command"]}
+        cells = [[name, f"{r['seconds']:.3f}", f"{r['one_seconds']:.3f}", ratio(r["ratio"])]
+                 for name, r in parts.items()]  # fmt: skip
+        head = ["", "three seeds s", "one seed s", "three / one"]
         made.append(Sheet(f"seeds in parallel, {s['model']}", head, cells))
     if "growth" in result:
         g = result["growth"]
@@ -92,7 +94,26 @@ def sheets(result: dict[str, Any]) -> list[Sheet]:
                  ["warm compile cache", f"{s['warm_seconds']:.2f}"]]  # fmt: skip
         head = [s["command"], "s to the end of the first round"]
         made.append(Sheet("start, imports included", head, cells))
+    if "shapes" in result:
+        made.append(_convolutions(result))
     return made
+
+
+def _convolutions(result: dict[str, Any]) -> Sheet:
+    shapes = result["shapes"]
+    names = list(dict.fromkeys(name for row in shapes for name in row["milliseconds"]))
+    lines = []
+    for row in shapes:
+        times = row["milliseconds"]
+        cells = [f"{times[n]:.2f}" if n in times else "" for n in names]
+        fastest = names.index(min(times, key=times.__getitem__))
+        cells[fastest] = f"**{cells[fastest]}**"
+        shape = f"{row['side']}², {row['inputs']}→{row['outputs']}, {row['kernel']}x{row['kernel']}"
+        shape += f", stride {row['stride']}" if row["stride"] > 1 else ""
+        shape += f", {row['groups']} groups" if row["groups"] > 1 else ""
+        lines.append([shape, *cells, row["auto"]])
+    title = f"milliseconds per step of {result['batch']} images on every core at once"
+    return Sheet(title, ["layer", *names, "auto takes"], lines)
 
 
 def markdown(sheet: Sheet) -> str:

@@ -1,58 +1,111 @@
 """Time the lowerings of a convolution where training runs them: gradients inside a loop.
 
-    python benchmarks/conv.py            # prints milliseconds per step, the fastest marked
+    python benchmarks/conv.py            # milliseconds per step on every core, the fastest marked
 
-The choice of `auto` in fedjax_nc/models/conv.py comes from this table.
+`choose` in fedjax_nc/models/conv.py is this table; benchmarks/results/conv.json keeps it.
 """
 
+import argparse
+import datetime
+import json
 import statistics
+import sys
 import time
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
+import chart
 import jax
-import jax.numpy as jnp
+import machine
 from jax import lax
+from jax.sharding import AxisType, PartitionSpec
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
-from fedjax_nc.models import conv
+from fedjax_nc import cli
+from fedjax_nc.models import conv, lowerings
 
-# batch, image side, input channels, output channels, kernel side, stride
+RESULTS = Path(__file__).parent / "results" / "conv.json"
+BATCH, STEPS, REPEATS = 50, 5, 7
+
+
+class Shape(NamedTuple):
+    """A layer: image side, channels in and out, kernel side, stride, zeros all round, groups."""
+
+    side: int
+    inputs: int
+    outputs: int
+    kernel: int
+    stride: int = 1
+    padding: int = 0
+    groups: int = 1
+    first: bool = False  # of the network: nobody asks for the gradient by the images
+
+
 SHAPES = [
-    (50, 28, 1, 10, 5, 1),
-    (50, 12, 10, 20, 5, 1),
-    (50, 32, 3, 6, 5, 1),
-    (50, 14, 6, 16, 5, 1),
-    (50, 32, 3, 32, 5, 1),
-    (50, 14, 32, 64, 5, 1),
-    (50, 32, 16, 16, 3, 1),
-    (50, 32, 16, 32, 3, 2),
-    (50, 16, 32, 32, 3, 1),
-    (50, 8, 64, 64, 3, 1),
+    Shape(28, 1, 10, 5, first=True),  # cnn, grey
+    Shape(12, 10, 20, 5),
+    Shape(32, 3, 6, 5, first=True),  # cnn, colour
+    Shape(14, 6, 16, 5),
+    Shape(32, 3, 32, 5, first=True),  # fedavg_cnn
+    Shape(14, 32, 64, 5),
+    Shape(32, 3, 16, 3, padding=1, first=True),  # resnet20
+    Shape(32, 16, 16, 3, padding=1),
+    Shape(32, 16, 32, 3, stride=2, padding=1),
+    Shape(16, 32, 32, 3, padding=1),
+    Shape(8, 64, 64, 3, padding=1),
+    Shape(32, 16, 32, 1, stride=2),
+    Shape(16, 64, 64, 3, padding=1, groups=64),  # depthwise
+    Shape(16, 64, 64, 3, padding=1, groups=4),
 ]
-STEPS, REPEATS = 5, 5
+SPECIAL = {"pointwise": lambda s: s.kernel == 1, "depthwise": lambda s: s.groups == s.inputs > 1,
+           "grouped": lambda s: 1 < s.groups < s.inputs}  # fmt: skip
 
 
-def seconds(lowering: str, shape: tuple[int, ...]) -> float:
-    """Median seconds of one forward and backward pass, measured inside a loop of several."""
-    batch, side, inputs, outputs, size, stride = shape
-    fn = getattr(conv, lowering)
-    pads = ((size // 2, size // 2),) * 2
+def candidates(shape: Shape) -> dict:
+    """The functions (x, kernel) -> y that compute it."""
+    pads = ((shape.padding,) * 2,) * 2
+    names = [n for n in ("native", "canonical", "im2col", "winograd")
+             if conv.can(n, shape.kernel, shape.stride, shape.groups)]  # fmt: skip
+    found = {
+        n: partial(conv.convolve, stride=shape.stride, pads=pads, groups=shape.groups, name=n)
+        for n in names
+    }
+    for name, fits in SPECIAL.items():
+        if fits(shape):
+            found[name] = partial(
+                conv.convolve, stride=shape.stride, pads=pads, groups=shape.groups
+            )
+    if "im2col" in found and shape.kernel == 5 and shape.stride == 1:  # with and without blocks
+        found["im2col 1"] = partial(lowerings.im2col, stride=1, pads=pads)
+    return found
 
-    def loss(x, kernel):
-        return jnp.sum(fn(x, kernel, stride, pads) ** 2)
+
+def seconds(fn, shape: Shape) -> float:
+    """Median seconds of one forward and backward pass on every device at once, in a loop."""
+    devices = len(jax.devices())
+    mesh = jax.make_mesh((devices,), ("d",), axis_types=(AxisType.Auto,))
 
     def step(_, carry):
-        dx, dk = jax.grad(loss, (0, 1))(*carry)
-        return carry[0] - 1e-6 * dx, carry[1] - 1e-6 * dk
+        x, kernel = carry
+        y, pullback = jax.vjp(fn if not shape.first else partial(fn, x), *carry[shape.first :])
+        grads = pullback(1e-6 * y)
+        dx, dk = (0.0, *grads)[-2:]
+        return x - dx, kernel - dk
 
-    @jax.jit
-    def run(x, kernel):
-        return lax.fori_loop(0, STEPS, step, (x, kernel))
+    def on_device(x, kernel):
+        out = lax.fori_loop(0, STEPS, step, (x[0], kernel[0]))
+        return jax.tree.map(lambda a: a[None], out)
 
-    key = jax.random.key(0)
-    x = jax.random.normal(key, (batch, side, side, inputs))
-    kernel = 0.1 * jax.random.normal(key, (size, size, inputs, outputs))
+    split = PartitionSpec("d")
+    run = jax.jit(jax.shard_map(on_device, mesh=mesh, in_specs=split, out_specs=split,
+                                check_vma=False))  # fmt: skip
+    key, width = jax.random.key(0), shape.inputs // shape.groups
+    x = jax.random.normal(key, (devices, BATCH, shape.side, shape.side, shape.inputs))
+    kernel = 0.1 * jax.random.normal(
+        key, (devices, shape.kernel, shape.kernel, width, shape.outputs)
+    )
     jax.block_until_ready(run(x, kernel))
     times = []
     for _ in range(REPEATS):
@@ -62,19 +115,28 @@ def seconds(lowering: str, shape: tuple[int, ...]) -> float:
     return statistics.median(times) / STEPS
 
 
-def main() -> None:
-    """Print the table."""
-    lowerings = [name for name in conv.LOWERINGS if name != "auto"]
-    table = Table("batch, side, in, out, kernel, stride", *lowerings, "auto takes")
-    for shape in track(SHAPES, "timing"):
-        times = {name: seconds(name, shape) for name in lowerings}
-        best = min(times.values())
-        cells = [f"{1e3 * t:.2f}{' *' if t == best else ''}" for t in times.values()]
-        table.add_row(str(shape), *cells, conv.choose(jax.default_backend(), shape[2]))
-    console = Console()
-    console.print(f"jax {jax.__version__}, {jax.default_backend()}, milliseconds per step")
-    console.print(table)
+def chosen(shape: Shape) -> str:
+    """What `auto` takes."""
+    out = (shape.side + 2 * shape.padding - shape.kernel) // shape.stride + 1
+    return conv.choose(jax.default_backend(), shape.kernel, shape.stride, shape.inputs,
+                       shape.groups, out)  # fmt: skip
+
+
+def main(argv: list[str]) -> None:
+    """Print the table and keep it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", default=str(RESULTS), help="where to keep the results")
+    given = parser.parse_args(argv)
+    cli.start_jax(0)
+    rows = []
+    for shape in track(SHAPES, "timing", console=Console(stderr=True)):
+        milliseconds = {n: 1e3 * seconds(fn, shape) for n, fn in candidates(shape).items()}
+        rows.append({**shape._asdict(), "auto": chosen(shape), "milliseconds": milliseconds})
+    result = {"command": "python benchmarks/conv.py", "date": str(datetime.date.today()),
+              "machine": machine.describe(), "batch": BATCH, "shapes": rows}  # fmt: skip
+    Path(given.json).write_text(json.dumps(result, indent=1) + "\n")
+    chart.show(result)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

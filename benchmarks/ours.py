@@ -6,12 +6,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import nominal
 import numpy as np
 import workload
 from turns import Turns
 
-from fedjax_nc import cli, config, models, tree
+from fedjax_nc import cli, config, models, tree, work
 from fedjax_nc.data import datasets, federated
 from fedjax_nc.data.catalogue import DatasetSpec
 from fedjax_nc.job import Job, Seeds, first_state, place
@@ -72,13 +71,6 @@ def make_step(job: Job) -> Callable[[], Any]:
     return step
 
 
-def round_flops(w: workload.Workload) -> float:
-    """Nominal operations of a round, counted on a client with one batch of images."""
-    small = {"clients": 1, "participants": 1, "images": w.batch_size, "steps": (), "seeds": 1}
-    job = make_job(dataclasses.replace(w, **small, devices=1, executor="scan", conv="native"))
-    return nominal.round_flops(job, w.sizes, w.participants)
-
-
 def main() -> None:
     """Take turns."""
     turns = Turns()
@@ -88,7 +80,7 @@ def main() -> None:
     weights = jax.eval_shape(job.task.trainer.model.init, jax.random.key(0))
     turns.ready(
         parameters=tree.num_elements(weights.params),
-        flops_per_round=round_flops(turns.workload),
+        flops_per_round=work.round_flops(job, first_state(job)[0]),
         variant=f"{job.executor.name} x{job.executor.devices}",
         version=jax.__version__,
     )

@@ -124,15 +124,15 @@ def peers(name: str, workload: Workload, rounds: int, python: str) -> list[Conte
             f"pip install {peer.install}, or name another Python with --peer_python"
         )
     cores = len(os.sched_getaffinity(0))
-    variants: list[dict[str, Any]] = [{"threads": cores}]
-    if name == "torch":
-        formats = (False,) if workload.model == "mlp" else (False, True)
-        variants = [{"threads": t, "channels_last": f} for t in sorted({1, cores}) for f in formats]
+    variants: list[tuple[str, dict[str, Any]]] = [(name, {"threads": cores})]
+    if name == "torch":  # as one writes it, and with what a tuning guide says
+        variants = [(family, {"threads": t, "tuned": family != "torch"})
+                    for family in ("torch", "torch_tuned") for t in sorted({1, cores})]  # fmt: skip
     script = str(HERE / "peers" / peer.script)
     return [
-        Contestant(name, [python, script, encode(workload),
-                          json.dumps(options | {"rounds": WARM_UP + rounds})], workload)
-        for options in variants
+        Contestant(family, [python, script, encode(workload),
+                            json.dumps(options | {"rounds": WARM_UP + rounds})], workload)
+        for family, options in variants
     ]  # fmt: skip
 
 

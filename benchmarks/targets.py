@@ -23,6 +23,7 @@ UNEQUAL = {
     "one with 20 shares of ten": ((200, *(10,) * 9), (29,) * 10),
 }
 LONG, SHORT = 100, 10
+PAIRS = 3  # of whole commands
 STARTS = 3  # warm starts, after a first one that fills the compile cache
 
 
@@ -45,12 +46,32 @@ def unequal(base: Workload, rounds: int) -> dict[str, Any]:
 
 
 def seeds(base: Workload, rounds: int) -> dict[str, Any]:
-    """Three seeds as one program against one."""
+    """Three seeds as one program against one: steady rounds, and whole commands on mnist5k."""
     pair = [race.ours(dataclasses.replace(base, seeds=n), rounds, f"{n} seeds") for n in (3, 1)]
-    with Progressing("seeds", 2 * (WARM_UP + rounds)) as progress:
+    with Progressing("seeds", 2 * (WARM_UP + rounds) + 2 * (1 + PAIRS)) as progress:
         race.run(pair, rounds, progress.step)
-    three, one = (statistics.median(contestant.seconds) for contestant in pair)
-    return {"model": base.model, "seconds": three, "one_seconds": one, "ratio": three / one}
+        three, one = (statistics.median(contestant.seconds) for contestant in pair)
+        command = _commands(base, progress)
+    return {"model": base.model, "seconds": three, "one_seconds": one, "ratio": three / one,
+            "command": command}  # fmt: skip
+
+
+def _commands(base: Workload, progress: Progressing) -> dict[str, Any]:
+    flags = ["experiments/run.py", f"--method={base.method}", f"--model={base.model}"]
+    pair = [[*flags, "--seeds", "0", "1", "2", "--seeds_parallel"], [*flags, "--seeds", "0"]]
+    times: list[list[float]] = [[], []]
+    with tempfile.TemporaryDirectory() as directory:
+        for number in range(1 + PAIRS):  # the first pair fills the compile cache
+            for which, argv in enumerate(pair):
+                out = ["--out", f"{directory}/{number}-{which}"]
+                began = time.perf_counter()
+                subprocess.run([sys.executable, *argv, *out], check=True, cwd=ROOT,
+                               env=_env(directory), capture_output=True)  # fmt: skip
+                times[which].append(time.perf_counter() - began)
+                progress.step(f"{' '.join(argv)}: {times[which][-1]:.1f} s")
+    three, one = (statistics.median(t[1:]) for t in times)
+    return {"command": " ".join(["python", *pair[0]]), "seconds": three, "one_seconds": one,
+            "ratio": three / one}  # fmt: skip
 
 
 def growth(base: Workload, _rounds: int) -> dict[str, Any]:
@@ -91,11 +112,9 @@ def start(_base: Workload, _rounds: int) -> dict[str, Any]:
 def _first_round(directory: Path, number: int) -> float:
     out = directory / f"run{number}"
     command = [sys.executable, str(ROOT / "experiments/run.py"), "--out", str(out)]
-    env = os.environ | {"XDG_CACHE_HOME": str(directory)}  # the compile cache of these runs alone
-    env.pop("JAX_COMPILATION_CACHE_DIR", None)
     with tempfile.TemporaryFile("w+") as log:
         began = time.perf_counter()
-        process = subprocess.Popen(command, stderr=log, stdout=log, env=env)
+        process = subprocess.Popen(command, stderr=log, stdout=log, env=_env(directory))
         try:
             while not any(p.stat().st_size for p in out.rglob("metrics.jsonl")):
                 if process.poll() is not None:
@@ -106,3 +125,9 @@ def _first_round(directory: Path, number: int) -> float:
         finally:
             process.terminate()
             process.wait()
+
+
+def _env(directory: str | Path) -> dict[str, str]:
+    """With a compile cache for these runs alone."""
+    kept = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
+    return kept | {"XDG_CACHE_HOME": str(directory)}

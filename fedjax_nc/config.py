@@ -114,8 +114,8 @@ class Execution:
     """Clients at once under `chunked`."""
     devices: int = 0
     """Devices to use; on a CPU as many are set up. 0: all, or one per core."""
-    conv: Literal["auto", "native", "canonical", "im2col"] = "auto"
-    """How convolutions are computed."""
+    conv: Literal["auto", "native", "canonical", "im2col", "winograd"] = "auto"
+    """How convolutions are computed; a shape that a choice cannot do is left to `auto`."""
     client_state_mb: int = 2000
     """Client state above this size stays in host memory; only participants move."""
     checkpoint_every: int = 10

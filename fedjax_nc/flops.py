@@ -1,4 +1,8 @@
-"""Floating-point operations counted on the jaxpr, with loop lengths multiplied in."""
+"""Floating-point operations counted on the jaxpr, with loop lengths multiplied in.
+
+The count is a textbook's: what a result ignores is left out (a layer's own rule gives the gradient
+by the images unasked), and a gradient's convolution is not charged for the zeros it multiplies.
+"""
 
 import math
 from collections.abc import Callable
@@ -6,11 +10,13 @@ from typing import Any
 
 import jax
 from jax.extend import core
+from jax.interpreters import partial_eval
 
 
 def count(fn: Callable[..., Any], *args: Any) -> int:
     """Multiply-adds (two operations each) of matrix products and convolutions in fn(*args)."""
-    return _count(jax.make_jaxpr(fn)(*args).jaxpr)
+    used, _ = partial_eval.dce_jaxpr(jax.make_jaxpr(fn)(*args).jaxpr, True)
+    return _count(used)
 
 
 def _count(jaxpr: core.Jaxpr) -> int:
@@ -23,10 +29,7 @@ def _count(jaxpr: core.Jaxpr) -> int:
             depth = math.prod(shapes[0].shape[d] for d in contract)
             total += 2 * depth * shapes[-1].size
         elif name == "conv_general_dilated":
-            numbers = eqn.params["dimension_numbers"]
-            kernel = shapes[1].shape
-            per_output = math.prod(kernel) // kernel[numbers.rhs_spec[0]]
-            total += 2 * per_output * shapes[-1].size
+            total += 2 * _convolution(eqn.params["dimension_numbers"], *shapes)
         elif name == "while":
             if _count(eqn.params["body_jaxpr"].jaxpr):
                 raise ValueError("a while loop's length is unknown: count its body instead")
@@ -36,6 +39,14 @@ def _count(jaxpr: core.Jaxpr) -> int:
             times = eqn.params["length"] if name == "scan" else 1
             total += times * sum(_count(j) for j in _inner(eqn.params))
     return total
+
+
+def _convolution(numbers: Any, x: Any, kernel: Any, y: Any) -> int:
+    """Multiply-adds; a tap of the kernel meets no more numbers than there are without padding."""
+    taps = kernel.size // kernel.shape[numbers.rhs_spec[0]]
+    batch, features, *sides = (y.shape[d] for d in numbers.out_spec)
+    inputs = (x.shape[d] for d in numbers.lhs_spec[2:])
+    return taps * batch * features * math.prod(map(min, sides, inputs))
 
 
 def _inner(params: dict[str, Any]) -> list[core.Jaxpr]:

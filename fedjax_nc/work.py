@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_nc import config, flops, tree
+from fedjax_nc import config, flops, models, tree
 from fedjax_nc.job import Job, first_state
 from fedjax_nc.loop import make_hyper
 from fedjax_nc.methods.base import Phase, View
@@ -23,7 +23,6 @@ def facts(job: Job) -> dict[str, str]:
     ]
     steps = np.sum([np.broadcast_to(a * b, sizes.shape) for a, b in per_phase], axis=0)
     share = cfg.federation.participants / cfg.federation.clients
-    one_step = sum(step_flops(job, state, phase) for phase in job.task.method.phases)
     up, down = traffic(job.task, state)
     params = {g: tree.num_elements(p) for g, p in state.weights.params.items()}
     result = {
@@ -37,8 +36,9 @@ def facts(job: Job) -> dict[str, str]:
         "classes per client": _classes(np.asarray(job.data.class_counts)),
         "local steps": f"{steps.min()} to {steps.max()} per client, "
         f"{steps.sum() * share:.0f} per round on average",
-        "FLOPs per round": f"{one_step * steps.sum() * share / 1e9:.2f} G "
-        f"({one_step / 1e6:.1f} M per step of {cfg.local.batch_size})",
+        "FLOPs per round": f"{round_flops(job, state) / 1e9:.2f} G "
+        f"({step_flops(job, state, job.task.method.phases[0]) / 1e6:.1f} M per step of "
+        f"{cfg.local.batch_size})",
         "upload, download": f"{up / 1e6:.3f} MB, {down / 1e6:.3f} MB per client and round",
         "client state": f"{tree.num_bytes(state.clients) / 1e6:.1f} MB in "
         f"{'host memory' if on_host else 'device memory'}",
@@ -57,9 +57,26 @@ def facts(job: Job) -> dict[str, str]:
     return result
 
 
+def round_flops(job: Job, state: State) -> float:
+    """Operations of a round on average over who takes part."""
+    sizes, total = job.data.train.size, 0.0
+    for phase in job.task.method.phases:
+        shuffles, each = local.loop_counts(phase, job.config.local, sizes)
+        steps = float(np.mean(np.broadcast_to(shuffles * each, sizes.shape)))
+        total += step_flops(job, state, phase) * steps * job.config.federation.participants
+    return total
+
+
 def step_flops(job: Job, state: State, phase: Phase) -> int:
-    """Operations of one local step: a forward and backward pass with all the method's terms."""
-    trainer, data, hyper = job.task.trainer, job.data, make_hyper(job, 0)
+    """Operations of one local step: a forward and backward pass with all the method's terms.
+
+    Counted on plain convolutions, whatever the run's lowering computes instead.
+    """
+    cfg, data, hyper = job.config, job.data, make_hyper(job, 0)
+    plain = models.build(
+        cfg.model, data.pool.x.shape[1:], data.class_counts.shape[-1], job.task.method.head,
+        norm=cfg.federation.norm, conv="native")  # fmt: skip
+    trainer = job.task.trainer._replace(model=plain)
     size = jnp.asarray(trainer.local.batch_size, jnp.int32)
     numbers = jnp.zeros(trainer.local.batch_size, jnp.int32)
     info = ClientInfo(size, data.class_counts[0], size, hyper.lr, trainer.local.momentum)

@@ -1,4 +1,4 @@
-"""Convolutions against flax, normalisation with padding, heads, and whole models."""
+"""Normalisation with padding, heads, and whole models."""
 
 import chex
 import flax.linen as nn
@@ -9,108 +9,14 @@ import pytest
 
 from fedjax_nc import losses, models, tree
 from fedjax_nc.errors import UserError
-from fedjax_nc.models import conv, heads
+from fedjax_nc.models import heads
 from fedjax_nc.models.catalogue import MODELS
-from fedjax_nc.models.conv import Conv
 from fedjax_nc.models.norm import Norm
 from fedjax_nc.types import CLASSES, FEATURES, HeadSpec
-
-LOWERINGS = ("native", "canonical", "im2col")
 
 
 def draw(seed, *shape):
     return jax.random.normal(jax.random.key(seed), shape, jnp.result_type(float))
-
-
-# ---- convolution ---------------------------------------------------------------------------
-
-
-def ours(lowering, features, kernel, stride, padding):
-    module = Conv(features, kernel, stride, padding, bias=True, lowering=lowering)
-    return lambda params, x: module.apply({"params": params}, x)
-
-
-def flaxs(features, kernel, stride, padding):
-    module = nn.Conv(features, (kernel, kernel), stride, padding=padding)
-    return lambda params, x: module.apply({"params": params}, x)
-
-
-def conv_params(features, kernel, channels):
-    return {"kernel": draw(1, kernel, kernel, channels, features), "bias": draw(2, features)}
-
-
-@pytest.mark.parametrize(
-    "kernel, stride, padding",
-    [(1, 1, "SAME"), (1, 2, "VALID"), (3, 1, "SAME"), (3, 2, "SAME"), (3, 2, 1), (5, 1, "VALID"),
-     (5, 2, 2), (5, 2, "SAME")],
-)  # fmt: skip
-def test_lowerings_equal_flax(x64, kernel, stride, padding):
-    shape = (3, kernel, stride, padding)  # output channels, then the rest
-    params, x = conv_params(3, kernel, 2), draw(3, 2, 8, 7, 2)
-
-    def with_gradients(apply):
-        y, pullback = jax.vjp(apply, params, x)
-        return y, pullback(jnp.sin(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape))
-
-    functions = [flaxs(*shape), *(ours(name, *shape) for name in LOWERINGS)]
-    expected, *results = jax.jit(lambda: [with_gradients(f) for f in functions])()
-    for result in results:
-        chex.assert_trees_all_close(result, expected, rtol=1e-10, atol=1e-12)
-
-
-def per_client(apply):
-    """One kernel per client, as in a round."""
-    params = jax.tree.map(lambda p: jnp.stack([p, 2 * p]), conv_params(2, 3, 2))
-    x = draw(4, 2, 2, 5, 4, 2)
-    return jax.vmap(jax.grad(lambda p, x: jnp.sum(apply(p, x) ** 2)))(params, x)
-
-
-def in_a_loop(apply):
-    def step(params, x):
-        grads = jax.grad(lambda p: jnp.mean(apply(p, x) ** 2))(params)
-        return jax.tree.map(lambda p, g: p - 0.01 * g, params, grads), None
-
-    return jax.lax.scan(step, conv_params(2, 3, 2), draw(4, 3, 2, 5, 4, 2))
-
-
-def hessian_product(apply):
-    params, x = conv_params(2, 3, 2), draw(4, 2, 5, 4, 2)
-    loss = jax.grad(lambda p, x: jnp.sum(jnp.tanh(apply(p, x))), (0, 1))
-    return jax.jvp(loss, (params, x), (jax.tree.map(jnp.cos, params), jnp.sin(x)))
-
-
-@pytest.mark.parametrize("use", [per_client, in_a_loop, hessian_product])
-def test_lowerings_under_transformations(x64, use):
-    shape = (2, 3, 2, "SAME")
-    functions = [flaxs(*shape), *(ours(name, *shape) for name in LOWERINGS)]
-    expected, *results = jax.jit(lambda: [use(f) for f in functions])()
-    for result in results:
-        chex.assert_trees_all_close(result, expected, rtol=1e-10, atol=1e-12)
-
-
-def test_conv_parameters_are_flaxs():
-    x = jnp.ones((1, 4, 4, 2))
-    mine = Conv(3, 5, bias=True).init(jax.random.key(0), x)["params"]
-    theirs = nn.Conv(3, (5, 5)).init(jax.random.key(0), x)["params"]
-    chex.assert_trees_all_equal_shapes_and_dtypes(mine, theirs)
-    bound = (25 * 2) ** -0.5  # PyTorch's default, for kernel and bias
-    assert all(np.abs(p).max() <= bound for p in mine.values())
-    assert np.std(mine["kernel"]) == pytest.approx(bound / 3**0.5, rel=0.15)
-
-
-def test_choose():
-    assert conv.choose("gpu", 3) == conv.choose("tpu", 64) == "native"
-    assert {conv.choose("cpu", c) for c in (1, 3, 64)} <= {"im2col", "canonical"}
-
-
-@pytest.mark.parametrize("size", [(4, 6), (5, 7)])
-def test_max_pool_equals_flax(x64, size):
-    x = draw(0, 2, *size, 3)
-    theirs = lambda x: nn.max_pool(x, (2, 2), (2, 2))  # noqa: E731
-    np.testing.assert_array_equal(conv.max_pool(x), theirs(x))
-    weight = draw(1, *theirs(x).shape)
-    grads = [jax.grad(lambda x, f=f: jnp.sum(weight * f(x)))(x) for f in (conv.max_pool, theirs)]
-    np.testing.assert_array_equal(*grads)
 
 
 # ---- normalisation -------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def train(message, context):
     y = torch.from_numpy(np.array(labels[number])).long()
     model = torch_models.make(w.model, w.norm)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    optimizer = torch.optim.SGD(model.parameters(), w.lr, w.momentum, fused=True)
+    optimizer = torch.optim.SGD(model.parameters(), w.lr, w.momentum)
     for _ in range(w.epochs):
         for numbers in torch.randperm(w.images).split(w.batch_size):
             optimizer.zero_grad()

@@ -81,7 +81,7 @@ def main() -> None:
     users = FederatedDataset(user, get_user_sampler("random", list(np.arange(w.clients))))
     model = PyTorchModel(
         model=net,
-        local_optimizer_create=lambda p, lr=w.lr: torch.optim.SGD(p, lr, w.momentum, fused=True),
+        local_optimizer_create=lambda p, lr=w.lr: torch.optim.SGD(p, lr, w.momentum),
         central_optimizer=torch.optim.SGD(net.parameters(), 1.0),
     )
     turns.ready(

@@ -6,24 +6,27 @@ import torch.nn.functional as F
 from torch import nn
 
 
-def make(name: str, norm: str = "default") -> nn.Module:
+def make(name: str, norm: str = "default", pool_first: bool = False) -> nn.Module:
     """The network for 32x32x3 images and 10 classes; `norm` is `group`, or BatchNorm."""
     if name == "mlp":
         return nn.Sequential(nn.Flatten(), nn.Linear(3072, 200), nn.ReLU(), nn.Linear(200, 128),
                              nn.ReLU(), nn.Linear(128, 10))  # fmt: skip
     if name == "cnn":  # FedDW's: the feature layer is linear
-        return nn.Sequential(*_two_convolutions(6, 16), nn.Linear(400, 256), nn.ReLU(),
+        return nn.Sequential(*_two_convolutions(6, 16, pool_first), nn.Linear(400, 256), nn.ReLU(),
                              nn.Linear(256, 128), nn.Linear(128, 10))  # fmt: skip
     if name == "fedavg_cnn":
-        return nn.Sequential(*_two_convolutions(32, 64), nn.Linear(1600, 512), nn.ReLU(),
-                             nn.Linear(512, 10))  # fmt: skip
+        return nn.Sequential(*_two_convolutions(32, 64, pool_first), nn.Linear(1600, 512),
+                             nn.ReLU(), nn.Linear(512, 10))  # fmt: skip
     return ResNet20(norm, projection=name == "resnet20_b")
 
 
-def _two_convolutions(first: int, second: int) -> list[nn.Module]:
-    # pooling before ReLU gives the same numbers with a quarter of the ReLUs
-    return [nn.Conv2d(3, first, 5), nn.MaxPool2d(2), nn.ReLU(),
-            nn.Conv2d(first, second, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()]  # fmt: skip
+def _two_convolutions(first: int, second: int, pool_first: bool) -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    for inputs, outputs in ((3, first), (first, second)):
+        after: list[nn.Module] = [nn.ReLU(), nn.MaxPool2d(2)]
+        # pooling before ReLU gives the same numbers with a quarter of the ReLUs
+        layers += [nn.Conv2d(inputs, outputs, 5), *(after[::-1] if pool_first else after)]
+    return [*layers, nn.Flatten()]
 
 
 def _normalise(norm: str, channels: int) -> nn.Module:
