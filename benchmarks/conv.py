@@ -65,7 +65,7 @@ SPECIAL = {"pointwise": lambda s: s.kernel == 1, "depthwise": lambda s: s.groups
 
 def candidates(shape: Shape) -> dict:
     """The functions (x, kernel) -> y that compute it."""
-    pads = ((shape.padding,) * 2,) * 2
+    pads = (shape.padding, shape.padding), (shape.padding, shape.padding)
     names = [n for n in ("native", "canonical", "im2col", "winograd")
              if conv.can(n, shape.kernel, shape.stride, shape.groups)]  # fmt: skip
     found = {
@@ -124,7 +124,7 @@ def chosen(shape: Shape) -> str:
 
 def main(argv: list[str]) -> None:
     """Print the table and keep it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Time the lowerings of a convolution.")
     parser.add_argument("--json", default=str(RESULTS), help="where to keep the results")
     given = parser.parse_args(argv)
     cli.start_jax(0)

@@ -87,7 +87,7 @@ class Conv(nn.Module):
         shape = (self.kernel, self.kernel, inputs, self.features)
         kernel = self.param("kernel", self.kernel_init, shape, x.dtype)
         if isinstance(self.padding, int):
-            pads = ((self.padding, self.padding),) * 2
+            pads = (self.padding, self.padding), (self.padding, self.padding)
         else:
             pads = _pads(self.padding, x.shape[1:3], self.kernel, self.stride)
         y = convolve(x, kernel, self.stride, pads, self.groups, self.lowering)

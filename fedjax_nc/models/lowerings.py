@@ -115,7 +115,9 @@ def winograd(x, kernel, stride: int, pads: Pads):
     assert stride == 1
     side, _, channels, out = kernel.shape
     m = TILE + 1 - side
-    evaluate_m, evaluate_k, interpolate = (np.kron(a, a).astype(x.dtype) for a in _toom_cook(m))
+    evaluate_m, evaluate_k, interpolate = (
+        jnp.asarray(np.kron(a, a), x.dtype) for a in _toom_cook(m)
+    )
     size, tiles = _sizes(x.shape, kernel.shape, 1, pads, m)
     x = _patches(x, pads, tiles, m, TILE)
     x = interpolate @ x.transpose(3, 4, 0, 1, 2, 5).reshape(TILE**2, -1)
