@@ -19,6 +19,7 @@ import ours  # noqa: E402
 import race  # noqa: E402
 import report  # noqa: E402
 import throughput  # noqa: E402
+import verdict  # noqa: E402
 import workload  # noqa: E402
 from workload import Workload  # noqa: E402
 
@@ -121,14 +122,34 @@ def test_report_writes_its_page(tmp_path, monkeypatch):
     assert report.main() == 2  # nothing measured yet
     about = {"cpu": "c", "cores": 2, "memory_gb": 3, "versions": {"jax": "0"}}
     case = {"steps": [2, 1], "seconds": 1.1, "equal_seconds": 1.0, "ratio": 1.1}
-    seeds = {"model": "cnn", "seconds": 2.0, "one_seconds": 1.0, "ratio": 2.0}
+    whole = {"command": "python y", "seconds": 3.0, "one_seconds": 2.0, "ratio": 1.5}
+    seeds = {"model": "cnn", "seconds": 2.0, "one_seconds": 1.0, "ratio": 2.0, "command": whole}
     result = {"machine": about, "command": "python x", "date": "d", "seeds": seeds,
               "unequal": {"model": "cnn", "cases": {"two": case}}}  # fmt: skip
     (tmp_path / "other.json").write_text(json.dumps(result))
-    (tmp_path / "conv.json").write_text("{}")  # another benchmark's
+    (tmp_path / "broken.json").write_text("{}")  # not a result
     assert report.main() == 0
     text = (tmp_path / "performance.md").read_text()
     assert "| two | 1.100 | 1.000 | 1.10x |" in text and "| 2.000 | 1.000 | 2.00x |" in text
+    assert "| `python y` | 3.000 | 2.000 | 1.50x |" in text
+
+
+def test_verdict():
+    def rows(**ratios):
+        same = {"percent_of_peak": 50.0, "workload": {"model": "fedavg_cnn"}}
+        return {"rows": [{"name": name, "ratio": ratio} | same for name, ratio in ratios.items()]}
+
+    case = {"ratio": 1.3}
+    results = {
+        "fedavg-fedavg_cnn": rows(ours=1.0, torch=2.04, pfl=2.2, flower=1.5),
+        "unequal": {"unequal": {"cases": {"harsh": case}}},
+    }
+    lines = {line[0]: line[1:] for line in verdict.sheet(results).rows}
+    assert lines["fixed workload over plain PyTorch"] == ["at least 2.00x", "2.04x", "met"]
+    assert lines["fixed workload over the fastest framework"][1:] == ["1.50x", "**not met**"]
+    assert lines["fixed workload, share of the peak"][2] == "**not met**"
+    assert lines["unequal data, harsh, over equal data"][1:] == ["1.30x", "**not met**"]
+    assert len(lines) == 4
 
 
 def test_missing_peer_is_named(monkeypatch):
