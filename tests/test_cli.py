@@ -1,6 +1,7 @@
 """The command line: every kind of bad input is one line and exit code 2, and nothing is written."""
 
 import dataclasses
+import os
 import re
 import subprocess
 import sys
@@ -249,3 +250,15 @@ def test_mnist5k_partition_file_is_checked_too(refused, tmp_path):
     np.savez(path, client0=np.arange(3999), client1=np.arange(3998, 4000))
     argv = ["--federation.clients=2", "--federation.participants=2"]
     assert "index 3998 is repeated" in refused(f"--data.partition_file={path}", *argv)
+
+
+def test_a_core_for_itself_unless_told_otherwise(monkeypatch):
+    for name in ("NPROC", "XLA_FLAGS"):
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    cli.start_jax(1)
+    assert "NPROC" not in os.environ  # one device may use all cores
+    monkeypatch.setenv("XLA_FLAGS", "mine")
+    cli.start_jax(0)
+    assert (os.environ["NPROC"], os.environ["XLA_FLAGS"]) == ("1", "mine")
