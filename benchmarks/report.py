@@ -76,10 +76,15 @@ def _peers(result: dict[str, Any]) -> str:
     return "".join(f", {name} {version}" for name, version in found.items()) + "."
 
 
+def read(folder: Path) -> dict[str, dict[str, Any]]:
+    """All results in a folder, by file name without ending."""
+    found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    return {name: r for name, r in found.items() if "machine" in r and "command" in r}
+
+
 def main() -> int:
     """Read all results, write the page."""
-    results = {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
-    results = {name: r for name, r in results.items() if "machine" in r and "command" in r}
+    results = read(RESULTS)
     if not results:
         print(f"error: no results in {RESULTS}: run benchmarks/throughput.py", file=sys.stderr)
         return 2

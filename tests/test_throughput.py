@@ -1,6 +1,7 @@
 """The benchmark: its workload, its counts, its files, and peers that are not there."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -132,6 +133,15 @@ def test_report_writes_its_page(tmp_path, monkeypatch):
     text = (tmp_path / "performance.md").read_text()
     assert "| two | 1.100 | 1.000 | 1.10x |" in text and "| 2.000 | 1.000 | 2.00x |" in text
     assert "| `python y` | 3.000 | 2.000 | 1.50x |" in text
+
+
+def test_page_is_fresh_and_the_readme_quotes_it():
+    text = (ROOT / "docs/performance.md").read_text()
+    assert text == report.page(report.read(ROOT / "benchmarks/results")), (
+        "run: python benchmarks/report.py"
+    )
+    quoted = re.findall(r"\d+\.\d\dx", (ROOT / "README.md").read_text())
+    assert quoted and all(ratio in text for ratio in quoted)
 
 
 def test_verdict():
