@@ -129,6 +129,8 @@ def show(result: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = Console(highlight=False)
+    if not console.is_terminal:  # a file has room for every column
+        console.width = 160
     console.print(about(result["machine"]))
     for sheet in sheets(result):
         table = Table(title=sheet.title or None, box=box.SIMPLE_HEAD, padding=0)

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import track
 
 from fedjax_nc import cli
-from fedjax_nc.models import conv, lowerings
+from fedjax_nc.models import conv, lowerings, tiles
 
 RESULTS = Path(__file__).parent / "results" / "conv.json"
 BATCH, STEPS, REPEATS = 50, 5, 7
@@ -78,6 +78,8 @@ def candidates(shape: Shape) -> dict:
             found[name] = partial(
                 conv.convolve, stride=shape.stride, pads=pads, groups=shape.groups
             )
+    if "winograd" in found and shape.kernel == 3 and not shape.first:  # maps that are kept in tiles
+        found["tiled"] = tiles.winograd
     if "im2col" in found and shape.kernel == 5 and shape.stride == 1:  # with and without blocks
         found["im2col 1"] = partial(lowerings.im2col, stride=1, pads=pads)
     return found
@@ -104,6 +106,7 @@ def seconds(fn, shape: Shape) -> float:
                                 check_vma=False))  # fmt: skip
     key, width = jax.random.key(0), shape.inputs // shape.groups
     x = jax.random.normal(key, (devices, BATCH, shape.side, shape.side, shape.inputs))
+    x = jax.vmap(tiles.tile)(x) if fn is tiles.winograd else x
     kernel = 0.1 * jax.random.normal(
         key, (devices, shape.kernel, shape.kernel, width, shape.outputs)
     )

@@ -135,3 +135,11 @@ def refused(capfd, tmp_path):
         return lines[0].removeprefix("error: ")
 
     return run
+
+
+@pytest.fixture
+def optimised():
+    """As a user compiles; the rounding depends on it."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)

@@ -100,14 +100,6 @@ def test_group_norm_in_single_precision():
     np.testing.assert_allclose(y.reshape(2, -1, 2, 2).std(axis=(1, 3)), 1, rtol=1e-3)
 
 
-@pytest.fixture
-def optimised():
-    """As a user compiles; the rounding depends on it."""
-    jax.config.update("jax_disable_most_optimizations", False)
-    yield
-    jax.config.update("jax_disable_most_optimizations", True)
-
-
 @pytest.mark.parametrize("rows", [0, 1])
 def test_norm_of_one_sample_is_the_bias(optimised, rows):
     """Exactly, or rounding would decide on which side of a ReLU it falls."""

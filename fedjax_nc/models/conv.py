@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from fedjax_nc.models import lowerings
+from fedjax_nc.models import lowerings, tiles
 
 torch_default = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 he_normal = nn.initializers.he_normal()
@@ -35,9 +35,22 @@ def can(name: str, side: int, stride: int, groups: int) -> bool:
     return name == "native" or (groups == 1 and (name != "winograd" or tiled))
 
 
+def tile(x: Array, name: str = "auto") -> Array:
+    """The map in tiles where 3x3 convolutions are fastest that way; otherwise as it is."""
+    sides = tiles.sides(x)
+    if tiles.is_tiled(x) or name not in ("auto", "winograd") or any(s % tiles.TILE for s in sides):
+        return x
+    found = choose(jax.default_backend(), 3, 1, x.shape[-1], 1, min(sides))
+    return tiles.tile(x) if found == "winograd" else x
+
+
 def convolve(x, kernel, stride: int, pads: lowerings.Pads, groups: int = 1, name: str = "auto"):
     """Convolve by a lowering; one that cannot leaves the shape to `auto`."""
     side, channels = kernel.shape[0], x.shape[-1]
+    if tiles.is_tiled(x):
+        if (side, stride, groups, pads) == (3, 1, 1, ((1, 1), (1, 1))):
+            return tiles.winograd(x, kernel)
+        x = tiles.untile(x)
     if name == "auto" or not can(name, side, stride, groups):
         size = [(x.shape[1 + d] + sum(pads[d]) - side) // stride + 1 for d in range(2)]
         name = choose(jax.default_backend(), side, stride, channels, groups, min(size))
@@ -81,15 +94,15 @@ class Conv(nn.Module):
     kernel_init: nn.initializers.Initializer = torch_default  # `init` is flax's own
 
     @nn.compact
-    def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b h2 w2 o"]:
-        """Convolve."""
+    def __call__(self, x: Float[Array, "... i"]) -> Float[Array, "... o"]:
+        """Convolve a map, or one in tiles."""
         inputs = x.shape[-1] // self.groups
         shape = (self.kernel, self.kernel, inputs, self.features)
         kernel = self.param("kernel", self.kernel_init, shape, x.dtype)
         if isinstance(self.padding, int):
             pads = (self.padding, self.padding), (self.padding, self.padding)
         else:
-            pads = _pads(self.padding, x.shape[1:3], self.kernel, self.stride)
+            pads = _pads(self.padding, tiles.sides(x), self.kernel, self.stride)
         y = convolve(x, kernel, self.stride, pads, self.groups, self.lowering)
         if self.bias:
             init = torch_bias(inputs * self.kernel**2)

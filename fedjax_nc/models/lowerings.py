@@ -18,8 +18,8 @@ from jaxtyping import Array, Float
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
 _LAYOUT = ("NHWC", "HWIO", "NHWC")
-_POINTS = (0.0, 1.0, -1.0, 0.5, -2.0)  # and infinity; small, and close to balanced in magnitude
-TILE = len(_POINTS) + 1  # side of the input tile of `winograd`
+_POINTS = (0.0, 1.0, -1.0, 0.5, -2.0, -0.5, 2.0)  # as many as needed, and infinity
+TILE = 4  # side of the output tile of `winograd`
 
 
 def native(x, kernel, stride: int, pads: Pads, groups: int = 1):
@@ -106,26 +106,50 @@ def im2col(x, kernel, stride: int, pads: Pads, block: int = 1):
 
 
 def winograd(x, kernel, stride: int, pads: Pads):
-    """Toom-Cook on six points in each direction: products of 6x6 transformed tiles.
+    """Toom-Cook on side + 3 points in each direction: products of transformed tiles.
 
-    A tile gives m x m outputs, m = 7 - side, with 36 multiplications per channel pair instead of
-    (m * side)^2: four times fewer for 3x3, 2.8 times fewer for 5x5. Stride 1, sides 2 to 5. In
+    A tile gives 4x4 outputs with (side + 3)^2 multiplications per channel pair instead of
+    (4 * side)^2: four times fewer for 3x3, six times fewer for 5x5. Stride 1, sides 2 to 5. In
     float32 the rounding error is a few times that of a direct convolution.
     """
     assert stride == 1
+    size, tiles = _sizes(x.shape, kernel.shape, 1, pads, TILE)
+    x = _patches(x, pads, tiles, TILE, TILE + kernel.shape[0] - 1)
+    y = multiply_tiles(settle(x.transpose(4, 3, 0, 1, 2, 5)), kernel)
+    return _join(settle(y).transpose(2, 3, 4, 0, 1, 5), size)
+
+
+def multiply_tiles(
+    x: Float[Array, "n n b h w i"], kernel: Float[Array, "k k i o"]
+) -> Float[Array, "m m b h w o"]:
+    """Outputs of all tiles from their patches."""
     side, _, channels, out = kernel.shape
-    m = TILE + 1 - side
-    evaluate_m, evaluate_k, interpolate = (
-        jnp.asarray(np.kron(a, a), x.dtype) for a in _toom_cook(m)
-    )
-    size, tiles = _sizes(x.shape, kernel.shape, 1, pads, m)
-    x = _patches(x, pads, tiles, m, TILE)
-    x = interpolate @ x.transpose(3, 4, 0, 1, 2, 5).reshape(TILE**2, -1)
-    kernel = evaluate_k @ kernel.transpose(1, 0, 2, 3).reshape(side**2, -1)
-    y = lax.dot_general(x.reshape(TILE**2, -1, channels), kernel.reshape(TILE**2, channels, out),
+    points = x.shape[0] ** 2
+    evaluate_m, evaluate_k, interpolate = transforms(side, x.dtype)
+    shape = (TILE, TILE, *x.shape[2:5], out)
+    x = interpolate @ x.reshape(points, -1)
+    kernel = evaluate_k @ kernel.reshape(side**2, -1)
+    y = lax.dot_general(x.reshape(points, -1, channels), kernel.reshape(points, channels, out),
                         (((2,), (1,)), ((0,), (0,))))  # fmt: skip
-    y = (evaluate_m.T @ y.reshape(TILE**2, -1)).reshape(m, m, -1, *tiles, out)
-    return _join(y.transpose(2, 3, 4, 1, 0, 5), size)
+    return (evaluate_m.T @ y.reshape(points, -1)).reshape(shape)
+
+
+def transforms(side: int, dtype) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Matrices of `_toom_cook` for both directions at once, on flattened tiles."""
+    m, k, d = (jnp.asarray(np.kron(a, a), dtype) for a in _toom_cook(side))
+    return m, k, d
+
+
+def settle(x: Array) -> Array:
+    """The same numbers, computed once and laid out as they stand; on a CPU.
+
+    XLA:CPU computes element-wise chains and rearrangements again in each place that reads them,
+    which along a residual network are all blocks before. It does not look into a branch.
+    """
+    if jax.default_backend() != "cpu":
+        return x
+    never = x[(0,) * x.ndim] * 0 > 1  # which XLA cannot know: the product may be NaN
+    return lax.cond(never, jnp.zeros_like, lambda x: x, x)
 
 
 def _patches(x, pads: Pads, tiles: list[int], step: int, patch: int):
@@ -143,14 +167,15 @@ def _patches(x, pads: Pads, tiles: list[int], step: int, patch: int):
     return jnp.concatenate([x[:, :, i : i + tiles[1]] for i in range(spans)], 3)[:, :, :, :patch]
 
 
-def _toom_cook(m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _toom_cook(side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Matrices with conv(d, k) = E_m^T ((E_k k) * (V^-T d)), by transposing polynomial products."""
+    n = TILE + side - 1
 
     def evaluate(degree: int) -> np.ndarray:  # at the points, and at infinity
-        powers = np.vander(_POINTS, degree, increasing=True)
+        powers = np.vander(_POINTS[: n - 1], degree, increasing=True)
         return np.concatenate([powers, np.eye(degree)[-1:]])
 
-    return evaluate(m), evaluate(TILE + 1 - m), np.linalg.inv(evaluate(TILE)).T
+    return evaluate(TILE), evaluate(side), np.linalg.inv(evaluate(n)).T
 
 
 def depthwise(x, kernel: Float[Array, "p q 1 o"], stride: int, pads: Pads):

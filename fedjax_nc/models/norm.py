@@ -1,12 +1,15 @@
 """Normalisation whose statistics ignore padding rows."""
 
 import functools
+import math
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
+
+from fedjax_nc.models import tiles
 
 GROUPS = 2  # of `group`
 
@@ -25,8 +28,8 @@ class Norm(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "b ... c"], *, train: bool, mask: Bool[Array, " b"] | None = None
-    ) -> Float[Array, "b ... c"]:
+        self, x: Float[Array, "... c"], *, train: bool, mask: Bool[Array, " b"] | None = None
+    ) -> Float[Array, "... c"]:
         """Normalise every channel over the batch's unmasked rows, or every sample's groups."""
         if self.mode == "none":
             return x
@@ -34,18 +37,22 @@ class Norm(nn.Module):
         scale = self.param("scale", nn.initializers.ones, channels, x.dtype)
         bias = self.param("bias", nn.initializers.zeros, channels, x.dtype)
         if self.mode == "group":
-            return group_norm(x, scale, bias, self.epsilon)
+            return standardise(x, None, scale, bias, self.epsilon)[0]
         if self.mode == "running":
             mean_var = self.variable("batch_stats", "mean", jnp.zeros, channels, x.dtype)
             var_var = self.variable("batch_stats", "var", jnp.ones, channels, x.dtype)
             if not train:
                 return _affine(x, mean_var.value, var_var.value + self.epsilon, scale, bias)
-        mean, var, count = _moments(x, mask)
+        samples = x.shape[tiles.batch_axis(x)]
+        keep = jnp.ones(samples, x.dtype) if mask is None else mask.astype(x.dtype)
+        y, *moments = standardise(x, keep, scale, bias, self.epsilon)
         if self.mode == "running" and not self.is_initializing():
+            mean, var = (lax.stop_gradient(m[0]) for m in moments)
+            count = jnp.sum(keep) * (x[..., 0].size // samples)
             unbiased = var * count / jnp.maximum(count - 1.0, 1.0)
             mean_var.value += self.momentum * (mean - mean_var.value)
             var_var.value += self.momentum * (unbiased - var_var.value)
-        return _affine(x, mean, var + self.epsilon, scale, bias)
+        return y
 
 
 def _affine(x, mean, var, scale, bias):
@@ -54,57 +61,60 @@ def _affine(x, mean, var, scale, bias):
     return (x - mean) * (scale * lax.rsqrt(var)) + bias
 
 
-def _moments(x, mask):
-    axes = tuple(range(x.ndim - 1))
-    positions = x[0, ..., 0].size
-    if mask is None:
-        count = jnp.asarray(x.shape[0] * positions, x.dtype)
-        mean = jnp.mean(x, axes)
-        return mean, jnp.mean((x - mean) ** 2, axes), count
-    keep = mask.reshape((-1,) + (1,) * (x.ndim - 1)).astype(x.dtype)
-    count = jnp.maximum(jnp.sum(keep) * positions, 1.0)
-    mean = jnp.sum(x * keep, axes) / count
-    return mean, jnp.sum((x - mean) ** 2 * keep, axes) / count, count
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def standardise(
+    x: Float[Array, "... c"], keep: Float[Array, " b"] | None, scale: Float[Array, " c"],
+    bias: Float[Array, " c"], epsilon: float,
+) -> tuple[Float[Array, "... c"], Float[Array, "n c"], Float[Array, "n c"]]:  # fmt: skip
+    """Zero mean and unit variance, scaled and shifted; with the mean and the variance it found.
 
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def group_norm(
-    x: Float[Array, "b *s c"], scale: Float[Array, " c"], bias: Float[Array, " c"], epsilon: float
-) -> Float[Array, "b *s c"]:
-    """GroupNorm with an even split of the channels.
-
-    Positions are summed per channel, which vectorises, and channels combined on what little is
-    left. Automatic differentiation would pass over the map twice as often as the gradient below.
+    Over the rows that are kept, as BatchNorm (n = 1), or over each sample's groups of channels, as
+    GroupNorm (n = b). Positions are summed first, for every sample and channel, which vectorises;
+    the rest is small. Automatic differentiation would pass over the map twice as often as the
+    gradient below, which takes nothing back through the two statistics.
     """
-    return _group_fwd(x, scale, bias, epsilon)[0]
+    return _standardise_fwd(x, keep, scale, bias, epsilon)[0]
 
 
-def _group_fwd(x, scale, bias, epsilon):
-    flat = x.reshape(x.shape[0], -1, x.shape[-1])
-    mean = _over_groups(jnp.mean(flat, 1))
-    var = _over_groups(jnp.mean((flat - mean) ** 2, 1))
+def _standardise_fwd(x, keep, scale, bias, epsilon):
+    inside = tiles.positions(x)
+    mean = _pool(jnp.mean(x, inside), keep)
+    centred = x - jnp.expand_dims(mean, inside)
+    var = _pool(jnp.mean(centred**2, inside), keep)
     inverse = lax.rsqrt(var + epsilon)
-    y = (flat - mean) * (scale * inverse) + bias
-    return y.reshape(x.shape), (x, mean, inverse, scale)
+    y = centred * jnp.expand_dims(scale * inverse, inside) + bias
+    return (y, mean, var), (x, keep, mean, inverse, scale)
 
 
-def _group_bwd(epsilon, residuals, g):
-    x, mean, inverse, scale = residuals
-    flat = x.reshape(x.shape[0], -1, x.shape[-1])
-    g = g.reshape(flat.shape)
-    by_bias = jnp.sum(g, 1)
-    by_scale = jnp.sum(g * (flat - mean), 1)
-    count = flat.shape[1]
-    offset = _over_groups(by_bias * scale / count)
-    slope = _over_groups(by_scale * scale / count) * inverse**2
-    dx = (g * scale - offset - (flat - mean) * slope) * inverse
-    return dx.reshape(x.shape), jnp.sum(by_scale * inverse[:, 0], 0), jnp.sum(by_bias, 0)
+def _standardise_bwd(epsilon, residuals, cotangents):
+    x, keep, mean, inverse, scale = residuals
+    g, inside = cotangents[0], tiles.positions(x)
+    centred = x - jnp.expand_dims(mean, inside)
+    by_bias = jnp.sum(g, inside)
+    by_scale = jnp.sum(g * centred, inside)
+    gain = scale * inverse
+    count = math.prod(x.shape[a] for a in inside)
+    offset = _unpool(by_bias * gain / count, keep)
+    slope = _unpool(by_scale * gain * inverse**2 / count, keep)
+    gain, offset, slope = (jnp.expand_dims(t, inside) for t in (gain, offset, slope))
+    dx = g * gain - offset - centred * slope
+    no_keep = None if keep is None else jnp.zeros_like(keep)
+    return dx, no_keep, jnp.sum(by_scale * inverse, 0), jnp.sum(by_bias, 0)
 
 
-group_norm.defvjp(_group_fwd, _group_bwd)
+standardise.defvjp(_standardise_fwd, _standardise_bwd)
 
 
-def _over_groups(t: Float[Array, "b c"]) -> Float[Array, "b 1 c"]:
-    """Mean over each group, repeated for its channels."""
+def _pool(t: Float[Array, "b c"], keep: Float[Array, " b"] | None) -> Float[Array, "n c"]:
+    """Mean over the rows that are kept, or over each row's groups, repeated for their channels."""
+    if keep is not None:
+        return (keep @ t / jnp.maximum(jnp.sum(keep), 1.0))[None]
     means = jnp.mean(t.reshape(t.shape[0], GROUPS, -1), -1)
-    return jnp.repeat(means, t.shape[1] // GROUPS, axis=1)[:, None]
+    return jnp.repeat(means, t.shape[1] // GROUPS, axis=1)
+
+
+def _unpool(t: Float[Array, "b c"], keep: Float[Array, " b"] | None) -> Float[Array, "b c"]:
+    """The transpose of `_pool`, which for groups is itself."""
+    if keep is None:
+        return _pool(t, None)
+    return keep[:, None] * (jnp.sum(t, 0) / jnp.maximum(jnp.sum(keep), 1.0))

@@ -5,8 +5,10 @@ from functools import partial
 import flax.linen as nn
 import jax.numpy as jnp
 
-from fedjax_nc.models.conv import Conv, he_normal
+from fedjax_nc.models.conv import Conv, he_normal, tile
+from fedjax_nc.models.lowerings import settle
 from fedjax_nc.models.norm import Norm
+from fedjax_nc.models.tiles import untile
 
 
 class BasicBlock(nn.Module):
@@ -22,16 +24,18 @@ class BasicBlock(nn.Module):
     def __call__(self, x, *, train, mask):
         """One residual block."""
         conv = partial(Conv, self.channels, padding=1, lowering=self.conv, kernel_init=he_normal)
-        y = Norm(self.norm)(conv(stride=self.stride)(x), train=train, mask=mask)
+        y = tile(conv(stride=self.stride)(x), self.conv)
+        y = Norm(self.norm)(y, train=train, mask=mask)
         y = Norm(self.norm)(conv()(nn.relu(y)), train=train, mask=mask)
         if x.shape != y.shape and self.projection:  # option B
-            x = conv(kernel=1, stride=self.stride, padding=0)(x)
+            x = tile(conv(kernel=1, stride=self.stride, padding=0)(x), self.conv)
             x = Norm(self.norm)(x, train=train, mask=mask)
         elif x.shape != y.shape:  # option A: subsampled and zero-padded, no parameters
             extra = self.channels - x.shape[-1]
-            x = x[:, :: self.stride, :: self.stride]
+            x = untile(x)[:, :: self.stride, :: self.stride]
             x = jnp.pad(x, ((0, 0), (0, 0), (0, 0), (extra // 2, extra - extra // 2)))
-        return nn.relu(x + y)
+            x = tile(x, self.conv)
+        return settle(nn.relu(x + y))
 
 
 class ResNetCifar(nn.Module):
@@ -45,7 +49,7 @@ class ResNetCifar(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask):
         """Features of a batch, and the map after each stage."""
-        x = Conv(16, 3, padding=1, lowering=self.conv, kernel_init=he_normal)(x)
+        x = tile(Conv(16, 3, padding=1, lowering=self.conv, kernel_init=he_normal)(x), self.conv)
         x = nn.relu(Norm(self.norm)(x, train=train, mask=mask))
         blocks = []
         for stage, channels in enumerate((16, 32, 64)):
@@ -53,5 +57,5 @@ class ResNetCifar(nn.Module):
                 stride = 2 if stage and not i else 1
                 block = BasicBlock(channels, stride, self.norm, self.conv, self.projection)
                 x = block(x, train=train, mask=mask)
-            blocks.append(x)
-        return tuple(blocks), jnp.mean(x, axis=(1, 2))
+            blocks.append(untile(x))
+        return tuple(blocks), jnp.mean(blocks[-1], axis=(1, 2))
