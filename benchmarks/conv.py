@@ -11,6 +11,7 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -64,12 +65,12 @@ SPECIAL = {"pointwise": lambda s: s.kernel == 1, "depthwise": lambda s: s.groups
            "grouped": lambda s: 1 < s.groups < s.inputs}  # fmt: skip
 
 
-def candidates(shape: Shape) -> dict:
+def candidates(shape: Shape) -> dict[str, Callable]:
     """The functions (x, kernel) -> y that compute it."""
     pads = (shape.padding, shape.padding), (shape.padding, shape.padding)
     names = [n for n in ("native", "canonical", "im2col", "winograd")
              if conv.can(n, shape.kernel, shape.stride, shape.groups)]  # fmt: skip
-    found = {
+    found: dict[str, Callable] = {
         n: partial(conv.convolve, stride=shape.stride, pads=pads, groups=shape.groups, name=n)
         for n in names
     }

@@ -1,6 +1,5 @@
 """Normalisation whose statistics ignore padding rows."""
 
-import functools
 import math
 
 import flax.linen as nn
@@ -61,8 +60,7 @@ def _affine(x, mean, var, scale, bias):
     return (x - mean) * (scale * lax.rsqrt(var)) + bias
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
-def standardise(
+def _standardise(
     x: Float[Array, "... c"], keep: Float[Array, " b"] | None, scale: Float[Array, " c"],
     bias: Float[Array, " c"], epsilon: float,
 ) -> tuple[Float[Array, "... c"], Float[Array, "n c"], Float[Array, "n c"]]:  # fmt: skip
@@ -102,6 +100,7 @@ def _standardise_bwd(epsilon, residuals, cotangents):
     return dx, no_keep, jnp.sum(by_scale * inverse, 0), jnp.sum(by_bias, 0)
 
 
+standardise = jax.custom_vjp(_standardise, nondiff_argnums=(4,))
 standardise.defvjp(_standardise_fwd, _standardise_bwd)
 
 
