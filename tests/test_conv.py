@@ -134,6 +134,25 @@ def test_choose():
     assert (pick(3, 1, 32, 32, 8), pick(3, 1, 32, 4, 8)) == ("depthwise", "grouped")
 
 
+@pytest.mark.parametrize("kernel, stride, groups", [(5, 1, 1), (3, 1, 1), (3, 2, 1), (3, 1, 4)])
+@pytest.mark.parametrize("size", [(9, 14), (12, 11)])  # odd and even maps, whole and cut tiles
+def test_pooling_with_the_convolution(x64, kernel, stride, groups, size):
+    params, x = conv_params(8, kernel, 4 // groups), draw(3, 2, *size, 4)
+    plain = flaxs(8, kernel, stride, "VALID", groups)
+
+    def theirs(params, x):
+        return nn.max_pool(plain(params, x), (2, 2), (2, 2))
+
+    def pooled(name):
+        module = Conv(8, kernel, stride, "VALID", groups, bias=True, lowering=name, pool=True)
+        return lambda params, x: module.apply({"params": params}, x)
+
+    functions = [theirs, *map(pooled, NAMES)]
+    expected, *results = jax.jit(lambda: [everything(f, params, x) for f in functions])()
+    for result in results:
+        chex.assert_trees_all_close(result, expected, rtol=1e-8, atol=1e-10)
+
+
 @pytest.mark.parametrize("size", [(4, 6), (5, 7)])
 def test_max_pool_equals_flax(x64, size):
     x = draw(0, 2, *size, 3)

@@ -23,11 +23,13 @@ class CNN(nn.Module):
         grey = x.shape[-1] == 1
         blocks = []
         for i, channels in enumerate((10, 20) if grey else (6, 16)):
-            x = Conv(channels, 5, padding="VALID", bias=True, lowering=self.conv)(x)
+            dropout = grey and i == 1
+            pool = self.norm == "none" and not dropout  # if nothing comes between
+            x = Conv(channels, 5, padding="VALID", bias=True, lowering=self.conv, pool=pool)(x)
             x = Norm(self.norm)(x, train=train, mask=mask)
-            if grey and i == 1:
+            if dropout:
                 x = nn.Dropout(0.5)(x, deterministic=not train)
-            x = nn.relu(max_pool(x))
+            x = nn.relu(x if pool else max_pool(x))
             blocks.append(x)
         x = x.reshape(x.shape[0], -1)
         x = nn.relu(Dense(256)(x))
@@ -48,7 +50,9 @@ class FedAvgCNN(nn.Module):
         """Features of a batch."""
         blocks = []
         for channels in (32, 64):
-            x = Conv(channels, 5, padding="VALID", bias=True, lowering=self.conv)(x)
-            x = nn.relu(max_pool(Norm(self.norm)(x, train=train, mask=mask)))  # ReLU on a quarter
+            pool = self.norm == "none"  # with the convolution if nothing comes between
+            x = Conv(channels, 5, padding="VALID", bias=True, lowering=self.conv, pool=pool)(x)
+            x = Norm(self.norm)(x, train=train, mask=mask)
+            x = nn.relu(x if pool else max_pool(x))  # ReLU on a quarter
             blocks.append(x)
         return tuple(blocks), nn.relu(Dense(512)(x.reshape(x.shape[0], -1)))

@@ -44,23 +44,30 @@ def tile(x: Array, name: str = "auto") -> Array:
     return tiles.tile(x) if found == "winograd" else x
 
 
-def convolve(x, kernel, stride: int, pads: lowerings.Pads, groups: int = 1, name: str = "auto"):
-    """Convolve by a lowering; one that cannot leaves the shape to `auto`."""
+def convolve(
+    x, kernel, stride: int, pads: lowerings.Pads, groups: int = 1, name: str = "auto",
+    pool: bool = False,
+):  # fmt: skip
+    """Convolve by a lowering, and pool; one that cannot leaves the shape to `auto`."""
     side, channels = kernel.shape[0], x.shape[-1]
     if tiles.is_tiled(x):
-        if (side, stride, groups, pads) == (3, 1, 1, ((1, 1), (1, 1))):
+        if not pool and (side, stride, groups, pads) == (3, 1, 1, ((1, 1), (1, 1))):
             return tiles.winograd(x, kernel)
         x = tiles.untile(x)
     if name == "auto" or not can(name, side, stride, groups):
         size = [(x.shape[1 + d] + sum(pads[d]) - side) // stride + 1 for d in range(2)]
         name = choose(jax.default_backend(), side, stride, channels, groups, min(size))
-    if name == "native":
-        return lowerings.native(x, kernel, stride, pads, groups)
-    if name == "grouped":
-        return _grouped(x, kernel, stride, pads, groups)
     if name == "im2col" and stride == 1 and side >= 5:
-        return lowerings.im2col(x, kernel, stride, pads, block=2)
-    return getattr(lowerings, name)(x, kernel, stride, pads)
+        return lowerings.im2col(x, kernel, stride, pads, 2, pool)
+    if name == "winograd":
+        return lowerings.winograd(x, kernel, stride, pads, pool)
+    if name == "native":
+        y = lowerings.native(x, kernel, stride, pads, groups)
+    elif name == "grouped":
+        y = _grouped(x, kernel, stride, pads, groups)
+    else:
+        y = getattr(lowerings, name)(x, kernel, stride, pads)
+    return max_pool(y) if pool else y
 
 
 def _grouped(x, kernel, stride, pads, groups):
@@ -82,7 +89,10 @@ def _pads(padding: str, size: tuple[int, ...], kernel: int, stride: int) -> lowe
 
 
 class Conv(nn.Module):
-    """2-d convolution. `padding` is VALID, SAME (flax's), or an int: that many zeros all round."""
+    """2-d convolution. `padding` is VALID, SAME (flax's), or an int: that many zeros all round.
+
+    `pool` max-pools the outputs 2x2, where they are in memory before they are a map.
+    """
 
     features: int
     kernel: int = 3
@@ -91,6 +101,7 @@ class Conv(nn.Module):
     groups: int = 1
     bias: bool = False
     lowering: str = "auto"
+    pool: bool = False
     kernel_init: nn.initializers.Initializer = torch_default  # `init` is flax's own
 
     @nn.compact
@@ -103,7 +114,7 @@ class Conv(nn.Module):
             pads = (self.padding, self.padding), (self.padding, self.padding)
         else:
             pads = _pads(self.padding, tiles.sides(x), self.kernel, self.stride)
-        y = convolve(x, kernel, self.stride, pads, self.groups, self.lowering)
+        y = convolve(x, kernel, self.stride, pads, self.groups, self.lowering, self.pool)
         if self.bias:
             init = torch_bias(inputs * self.kernel**2)
             y = y + self.param("bias", init, (self.features,), x.dtype)
@@ -131,16 +142,6 @@ class Dense(nn.Module):
 
 
 def max_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
-    """2x2 max-pooling; an odd last row or column is dropped, as PyTorch does.
-
-    Two selections between neighbours: of equal numbers the first takes the gradient, as in
-    PyTorch, and the backward pass is two more selections instead of counting ties.
-    """
+    """2x2 max-pooling; an odd last row or column is dropped, as PyTorch does."""
     b, h, w, c = x.shape[0], x.shape[1] // 2, x.shape[2] // 2, x.shape[3]
-    x = x[:, : 2 * h, : 2 * w].reshape(b, 2 * h, w, 2, c)
-    x = _larger(x[:, :, :, 0], x[:, :, :, 1]).reshape(b, h, 2, w, c)
-    return _larger(x[:, :, 0], x[:, :, 1])
-
-
-def _larger(first, second):
-    return jnp.where(second > first, second, first)
+    return lowerings.window_max(x[:, : 2 * h, : 2 * w].reshape(b, h, 2, w, 2, c), 2, 4)

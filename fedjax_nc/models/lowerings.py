@@ -85,12 +85,13 @@ def pointwise(x, kernel, stride: int, pads: Pads):
     return product(x.reshape(-1, x.shape[-1]), kernel[0, 0]).reshape(*x.shape[:3], -1)
 
 
-def im2col(x, kernel, stride: int, pads: Pads, block: int = 1):
+def im2col(x, kernel, stride: int, pads: Pads, block: int = 1, pool: bool = False):
     """Patches side by side, then one matrix product; under vmap a batched product.
 
     With a block side above 1 (stride 1 only) each row of the product computes block x block
     outputs from the patch they share: somewhat more arithmetic, but fewer numbers to gather and a
-    product with more columns.
+    product with more columns. With a block side of 2 the outputs may be max-pooled before they are
+    put side by side.
     """
     side, _, channels, out = kernel.shape
     size, tiles = _sizes(x.shape, kernel.shape, stride, pads, block)
@@ -102,10 +103,13 @@ def im2col(x, kernel, stride: int, pads: Pads, block: int = 1):
         shifted = [_shift(kernel, axis, i, block) for i in range(block)]
         kernel = jnp.stack(shifted, axis=3)
     y = product(x.reshape(-1, patch * patch * channels), kernel.reshape(-1, block * block * out))
-    return _join(y.reshape(x.shape[0], *tiles, block, block, out), size)
+    y = y.reshape(x.shape[0], *tiles, block, block, out)
+    if pool:
+        return window_max(y, 3, 4)[:, : size[0] // 2, : size[1] // 2]
+    return _join(y, size)
 
 
-def winograd(x, kernel, stride: int, pads: Pads):
+def winograd(x, kernel, stride: int, pads: Pads, pool: bool = False):
     """Toom-Cook on side + 3 points in each direction: products of transformed tiles.
 
     A tile gives 4x4 outputs with (side + 3)^2 multiplications per channel pair instead of
@@ -116,6 +120,9 @@ def winograd(x, kernel, stride: int, pads: Pads):
     size, tiles = _sizes(x.shape, kernel.shape, 1, pads, TILE)
     x = _patches(x, pads, tiles, TILE, TILE + kernel.shape[0] - 1)
     y = multiply_tiles(settle(x.transpose(4, 3, 0, 1, 2, 5)), kernel)
+    if pool:
+        y = window_max(y.reshape(2, 2, 2, 2, *y.shape[2:]), 1, 3)
+        size = [n // 2 for n in size]
     return _join(settle(y).transpose(2, 3, 4, 0, 1, 5), size)
 
 
@@ -132,6 +139,35 @@ def multiply_tiles(
     y = lax.dot_general(x.reshape(points, -1, channels), kernel.reshape(points, channels, out),
                         (((2,), (1,)), ((0,), (0,))))  # fmt: skip
     return (evaluate_m.T @ y.reshape(points, -1)).reshape(shape)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def window_max(x, rows: int, columns: int):
+    """The largest of 2x2 numbers, which lie along two axes of length two.
+
+    Of equal numbers the first takes the gradient, row by row, as in PyTorch.
+    """
+    return _window_fwd(x, rows, columns)[0]
+
+
+def _window_fwd(x, rows, columns):
+    lines = [lax.index_in_dim(x, i, rows, keepdims=False) for i in range(2)]
+    corners = [lax.index_in_dim(line, j, columns - 1, keepdims=False)
+               for line in lines for j in range(2)]  # fmt: skip
+    best, which = corners[0], jnp.zeros(corners[0].shape, jnp.int32)
+    for number, corner in enumerate(corners[1:], 1):
+        larger = corner > best
+        best, which = jnp.where(larger, corner, best), jnp.where(larger, number, which)
+    return best, which
+
+
+def _window_bwd(rows, columns, which, g):
+    corners = [jnp.where(which == number, g, 0) for number in range(4)]
+    lines = [jnp.stack(corners[i : i + 2], columns - 1) for i in (0, 2)]
+    return (jnp.stack(lines, rows),)
+
+
+window_max.defvjp(_window_fwd, _window_bwd)
 
 
 def transforms(side: int, dtype) -> tuple[jax.Array, jax.Array, jax.Array]:
