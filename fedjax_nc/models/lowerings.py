@@ -141,8 +141,7 @@ def multiply_tiles(
     return (evaluate_m.T @ y.reshape(points, -1)).reshape(shape)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def window_max(x, rows: int, columns: int):
+def _window_max(x: Array, rows: int, columns: int) -> Array:
     """The largest of 2x2 numbers, which lie along two axes of length two.
 
     Of equal numbers the first takes the gradient, row by row, as in PyTorch.
@@ -167,6 +166,7 @@ def _window_bwd(rows, columns, which, g):
     return (jnp.stack(lines, rows),)
 
 
+window_max = jax.custom_vjp(_window_max, nondiff_argnums=(1, 2))
 window_max.defvjp(_window_fwd, _window_bwd)
 
 
