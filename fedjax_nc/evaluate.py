@@ -6,14 +6,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from fedjax_nc import losses, tree
 from fedjax_nc.data.federated import FederatedData, Pool
 from fedjax_nc.train import local
 from fedjax_nc.train.executors import Executor
 from fedjax_nc.train.round import Task, make_rows, make_view
-from fedjax_nc.types import Hyper, Model, State, Table, Weights
+from fedjax_nc.types import Hyper, Outputs, State, Table, Weights
 
 
 class Score(NamedTuple):
@@ -33,22 +32,19 @@ class Summary(NamedTuple):
 
 
 def score_row(
-    model: Model, batches: Any, batch_size: int, weights: Weights, pool: Pool, row: Table
-) -> Score:
-    """Score of one model on one row of examples, in batches, as many as the row needs."""
-    index = jnp.pad(row.index, (0, -row.index.shape[0] % batch_size))
+    trainer: local.Trainer, batch_size: int, weights: Weights, pool: Pool, row: Table,
+    predict: Callable[[Outputs], jax.Array] = lambda out: out.logits,
+) -> Score:  # fmt: skip
+    """Score of one model on one row of examples."""
 
-    def step(i, total):
-        numbers = lax.dynamic_slice(index, (i * batch_size,), (batch_size,))
-        mask = i * batch_size + jnp.arange(batch_size) < row.size
-        batch = batches(pool, numbers, mask, None)
-        out, _ = model.apply(weights, batch.x, train=False, mask=mask)
-        hits = jnp.sum((jnp.argmax(out.logits, -1) == batch.y) & mask, dtype=jnp.int32)
-        loss = jnp.where(mask, losses.cross_entropy(out.logits, batch.y), 0.0)
-        return Score(total.correct + hits, total.loss + jnp.sum(loss), total.count)
+    def score(out, batch):
+        logits = predict(out)
+        hits = jnp.sum((jnp.argmax(logits, -1) == batch.y) & batch.mask, dtype=jnp.int32)
+        loss = jnp.where(batch.mask, losses.cross_entropy(logits, batch.y), 0.0)
+        return hits, jnp.sum(loss)
 
-    zero = Score(jnp.zeros((), jnp.int32), jnp.zeros(()), row.size)
-    return lax.fori_loop(0, -(-row.size // batch_size), step, zero)
+    hits, loss = local.sum_over(trainer, batch_size, weights, pool, row, score)
+    return Score(hits, loss, row.size)
 
 
 def make_evaluate(
@@ -58,12 +54,10 @@ def make_evaluate(
 
     `seeds`, here and below, are `jax.vmap`'s axes of the data when there are several seeds' models.
     """
-    model, _, batches = task.trainer
 
     def one(broadcast, row):
         weights, pool = broadcast
-        score = score_row(model, batches, batch_size, weights, pool, row)
-        return score, {}
+        return score_row(task.trainer, batch_size, weights, pool, row), {}
 
     def run(weights: Weights, data: FederatedData) -> dict[str, Score]:
         tables = {"global": _chunks(data.test, executor.lanes), "clients": data.client_test}
@@ -82,7 +76,8 @@ def make_personalise(
     """Train clients from the final model with these phases and score each on its own test set.
 
     The same local loop as a round, nothing uploaded. The result is a function of (state, ids,
-    their rows of the client state, hyper, data).
+    their rows of the client state, hyper, data); before the axis of clients its scores have one of
+    phases and cycles, after each of which a client is tested.
     """
     trainer = task.trainer
 
@@ -91,15 +86,20 @@ def make_personalise(
         view = make_view(task, received, shared, row["kept"], row, hyper.lr)
         me = local.Client(pool, row["index"], view, row["key"])
         opts = row["kept"].get("optimizer") if phases == task.method.phases else None
-        weights, _, _ = local.run_phases(trainer, phases, hyper, me, opts)
-        return score_row(trainer.model, trainer.batches, batch_size, weights, pool, row["test"]), {}
+
+        def test(weights: Weights) -> Score:
+            return score_row(trainer, batch_size, weights, pool, row["test"],
+                             lambda out: task.method.predict(out, row["counts"]))  # fmt: skip
+
+        return local.run_phases(trainer, phases, hyper, me, opts, test).seen, {}
 
     def run(state: State, ids: jax.Array, kept: Any, hyper: Hyper, data: FederatedData) -> Score:
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.round), 2)
         rows = make_rows(task, key, ids, data)
         rows |= {"kept": kept, "test": tree.take(data.client_test, ids)}
         broadcast = (state.weights, state.shared, hyper, data.pool)
-        return executor.run(one, broadcast, rows, rows["steps"])[0]
+        scores, _ = executor.run(one, broadcast, rows, rows["steps"])
+        return jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), scores)
 
     fn = run if seeds is None else jax.vmap(run, (0, None, 0, None, seeds))
     return jax.jit(fn) if executor.jit else fn
@@ -128,6 +128,26 @@ def personalise(
         progress(end, clients)
     back = np.argsort(order)
     return jax.tree.map(lambda *x: np.concatenate(x, -1)[..., back], *scores)
+
+
+def make_calibrate(
+    task: Task, executor: Executor, batch_size: int, seeds: FederatedData | None = None
+) -> Callable[[Weights, FederatedData], Weights]:
+    """The method's step after the last round: sums over everybody's data, then its solution."""
+    posthoc = task.method.posthoc
+    assert posthoc is not None
+
+    def one(broadcast, row):
+        weights, pool = broadcast
+        return {}, local.sum_over(task.trainer, batch_size, weights, pool, row, posthoc.collect)
+
+    def run(weights: Weights, data: FederatedData) -> Weights:
+        steps = -(-data.train.size // batch_size)
+        _, sums = executor.run(one, (weights, data.pool), data.train, steps)
+        return posthoc.solve(weights, sums)
+
+    fn = run if seeds is None else jax.vmap(run, (0, seeds))
+    return jax.jit(fn) if executor.jit else fn
 
 
 def summarise(score: Score) -> Summary:

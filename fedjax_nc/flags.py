@@ -9,7 +9,7 @@ import dataclasses
 import difflib
 import io
 import sys
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from fedjax_nc import protocols
 from fedjax_nc.config import RunConfig, check_seed, validate
@@ -96,8 +96,10 @@ def _tyro(argv, prog, base: RunConfig, hyper) -> tuple[Any, list[str]]:
         ("session", Annotated[_Session, tyro.conf.arg(name="")], _Session()),
     ]
     if hyper:
+        words = catalogue.choices_of(base.method)
         made = dataclasses.make_dataclass("Hyper", [
-            (k, Annotated[type(v), tyro.conf.arg(help=text)], v) for k, (v, text) in hyper.items()
+            (k, Annotated[Literal[words[k]] if k in words else type(v), tyro.conf.arg(help=text)],
+             v) for k, (v, text) in hyper.items()
         ], frozen=True)  # fmt: skip
         made.__doc__ = f"Hyperparameters of {base.method}."
         fields.append(("hp", made, made()))

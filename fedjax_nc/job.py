@@ -60,8 +60,10 @@ def prepare(*configs: RunConfig, strict: bool = False) -> Job:
     method = registry.build(cfg.method)
     norm = cfg.federation.norm
     model = models.build(
-        cfg.model, spec.shape, spec.classes, method.head, norm=norm, conv=cfg.execution.conv
-    )
+        cfg.model, spec.shape, spec.classes, method.head, norm=norm, conv=cfg.execution.conv,
+        survival=method.survival)  # fmt: skip
+    for check in (t.check for p in method.phases for t in p.terms if t.check):
+        check(model, cfg.local.batch_size)
     model = model._replace(init=jax.jit(model.init))  # traced once for this and the first state
     jax.eval_shape(model.init, jax.random.key(0))  # a head that does not fit is told here
     batches = federated.make_batches(spec, cfg.data.augment, cfg.data.normalise)

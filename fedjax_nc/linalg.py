@@ -1,6 +1,8 @@
 """Linear algebra that stays finite: the only norms the project uses."""
 
+import jax
 import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 
@@ -25,11 +27,46 @@ def cosine(a: Float[Array, "*b d"], b: Float[Array, "*b d"]) -> Float[Array, "*b
 def simplex_etf(seed: Float[Array, "d c"]) -> Float[Array, "d c"]:
     """Simplex equiangular tight frame: unit columns with pairwise cosine -1/(C-1).
 
-    V = sqrt(C/(C-1)) Q (I - 11^T/C), with Q the orthonormal factor of `seed` (FedETF, eq. 3).
+    V = sqrt(C/(C-1)) Q (I - 11^T/C), with Q the orthonormal factor of `seed` (FedETF, eq. 3). In
+    C - 1 dimensions, the fewest that hold it, Q is left out: the rows are an orthonormal basis of
+    what is orthogonal to the ones.
     """
-    classes = seed.shape[1]
+    width, classes = seed.shape
+    scale = jnp.sqrt(classes / (classes - 1.0))
+    if width == classes - 1:
+        ones = jnp.ones((1, classes), seed.dtype)
+        return scale * orthonormal(jnp.concatenate([ones, seed]).T)[:, 1:].T
     centring = jnp.eye(classes, dtype=seed.dtype) - 1.0 / classes
-    return jnp.sqrt(classes / (classes - 1.0)) * orthonormal(seed) @ centring
+    return scale * orthonormal(seed) @ centring
+
+
+def _log_det(gram: Float[Array, "n n"], jitter: float) -> Float[Array, ""]:
+    """log det(gram + jitter I) of a positive semi-definite matrix, by Cholesky.
+
+    If rounding makes that indefinite, as collinear features do in float32, the jitter grows to a
+    hundred-thousandth of the trace: a coarser number instead of NaN.
+    """
+    return _log_det_fwd(gram, jitter)[0]
+
+
+def _log_det_fwd(gram, jitter):
+    eye = jnp.eye(len(gram), dtype=gram.dtype)
+    root = jnp.linalg.cholesky(gram + jitter * eye)
+    coarse = jnp.linalg.cholesky(gram + (jitter + 1e-5 * jnp.trace(gram)) * eye)
+    root = jnp.where(jnp.all(jnp.isfinite(root)), root, coarse)
+    return 2 * jnp.sum(jnp.log(jnp.diagonal(root))), root
+
+
+def _log_det_bwd(jitter, root, cotangent):
+    del jitter
+    eye = jnp.eye(len(root), dtype=root.dtype)
+    inverse_root = solve_triangular(root, eye, lower=True)
+    return (cotangent * inverse_root.T @ inverse_root,)
+
+
+# its own gradient, since that of the root not taken is NaN
+log_det = jax.custom_vjp(_log_det, nondiff_argnums=(1,))
+log_det.defvjp(_log_det_fwd, _log_det_bwd)
 
 
 def orthonormal(seed: Float[Array, "d c"]) -> Float[Array, "d c"]:

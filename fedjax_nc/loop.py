@@ -126,11 +126,12 @@ def _run(
     reporter.start(tuple(seed.config.seed for seed in seeds))
     state = _train(job, seeds, state, on_host, reporter)
     personal = _personal(job, state, reporter)
+    calibrated = _calibrated(job, state)
     up, down = (size // len(seeds) for size in traffic(job.task, state))
     summaries = []
-    for seed, own in zip(seeds, personal, strict=True):
+    for seed, own, after in zip(seeds, personal, calibrated, strict=True):
         cfg = seed.config
-        summary = report.summarise(cfg, seed.rows, (up, down), len(seeds)) | own
+        summary = report.summarise(cfg, seed.rows, (up, down), len(seeds)) | own | after
         title = f"{cfg.method} on {cfg.dataset} ({cfg.model}, seed {cfg.seed})"
         plots.curves(seed.directory / "curves.png", seed.rows, title)
         text = json.dumps(summary, indent=2) + "\n"
@@ -228,10 +229,24 @@ def _rows(done: Pending, seeds: list[Seed]) -> list[list[dict[str, Any]]]:
     return result
 
 
-def _personal(job: Job, state: State, reporter: Reporter) -> list[dict[str, float | None]]:
+def _calibrated(job: Job, state: State) -> list[dict[str, Any]]:
+    """Accuracy of the global model after the method's step that follows the last round."""
+    if job.task.method.posthoc is None:
+        return [{} for _ in job.configs]
+    size = job.config.evaluation.batch_size
+    weights = evaluate.make_calibrate(job.task, job.executor, size, job.axes)(
+        state.weights, job.data
+    )
+    scores = evaluate.make_evaluate(job.task, job.executor, size, job.axes)(weights, job.data)
+    each = [scores] if job.seeds is None else [
+        jax.tree.map(lambda x, i=i: x[i], scores) for i in range(len(job.configs))]  # fmt: skip
+    return [{"calibrated_accuracy": report.tested(own)["global_accuracy"]} for own in each]
+
+
+def _personal(job: Job, state: State, reporter: Reporter) -> list[dict[str, Any]]:
     """Accuracy of every client's own model: after one more local training, and fine-tuned."""
     cfg, method = job.config, job.task.method
-    results: list[dict[str, float | None]] = [
+    results: list[dict[str, Any]] = [
         {"personal_accuracy": None, "finetuned_accuracy": None} for _ in job.configs
     ]
     hyper = make_hyper(job, cfg.rounds - 1)
@@ -247,5 +262,5 @@ def _personal(job: Job, state: State, reporter: Reporter) -> list[dict[str, floa
         )  # fmt: skip
         for i, result in enumerate(results):
             own = score if job.seeds is None else jax.tree.map(lambda x, i=i: x[i], score)
-            result |= report.spread(name, evaluate.summarise(own))
+            result |= report.over_time(name, own)
     return results

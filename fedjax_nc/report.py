@@ -39,6 +39,16 @@ def spread(name: str, summary: evaluate.Summary) -> dict[str, float]:
     }
 
 
+def over_time(name: str, scores: evaluate.Score) -> dict[str, Any]:
+    """Accuracy over clients at the end of personal training, and after each of its steps."""
+    steps = [
+        evaluate.summarise(evaluate.Score(*(np.asarray(x)[i] for x in scores)))
+        for i in range(len(scores.correct))
+    ]
+    curve = {f"{name}_curve": [step.mean for step in steps]} if len(steps) > 1 else {}
+    return spread(name, steps[-1]) | curve
+
+
 def summarise(
     cfg: config.RunConfig, rows: list[dict[str, Any]], traffic: tuple[int, int], seeds: int
 ) -> dict[str, Any]:

@@ -13,6 +13,12 @@ CLASSES = 0  # in HeadSpec.projector: as many units as there are classes
 FEATURES = -1  # in HeadSpec.projector: as many units as the body has features
 
 
+def divisible(channels: float, by: int = 8) -> int:
+    """A multiple of eight near this many channels, never below nine tenths of them (FedAlign)."""
+    nearest = max(by, int(channels + by / 2) // by * by)
+    return nearest + by if nearest < 0.9 * channels else nearest
+
+
 class Weights(NamedTuple):
     """All a forward pass needs: parameters by group, and BatchNorm's running statistics."""
 
@@ -38,16 +44,20 @@ class Outputs(NamedTuple):
 
 
 class Model(NamedTuple):
-    """A network as three pure functions; nothing outside `models/` knows that flax exists.
+    """A network as pure functions; nothing outside `models/` knows that flax exists.
 
     init:  (key) -> Weights
-    apply: (weights, x, *, train, mask=None, key=None) -> (Outputs, statistics it would leave)
+    apply: (weights, x, *, train, mask=None, key=None, width=1.0) -> (Outputs, new statistics);
+           a width below 1 keeps the first channels of every layer and leaves statistics alone
     head:  (params, features) -> (projected, logits), projector and head alone
+    last_stage: (weights, map, *, width, mask=None) -> map, the last stage alone at this width
     """
 
     init: Callable[..., Weights]
     apply: Callable[..., tuple[Outputs, PyTree]]
     head: Callable[..., tuple[Array, Array]]
+    last_stage: Callable[..., Array] | None = None  # None: not a network of stages
+    channels: tuple[int, ...] = ()  # of every stage; empty: no widths
 
 
 class HeadSpec(NamedTuple):
@@ -58,6 +68,7 @@ class HeadSpec(NamedTuple):
     projector: tuple[int, ...] = ()  # layer widths, ReLU between; CLASSES and FEATURES allowed
     normalise: bool = False  # unit-length projected features before the class vectors
     learn_scale: bool = False  # logits times a learnable temperature, 1 at the start
+    encoder: bool = False  # the body ends with two dense layers and BatchNorm (FedGELA)
 
 
 class ClientInfo(NamedTuple):

@@ -75,7 +75,7 @@ def step_flops(job: Job, state: State, phase: Phase) -> int:
     cfg, data, hyper = job.config, job.data, make_hyper(job, 0)
     plain = models.build(
         cfg.model, data.pool.x.shape[1:], data.class_counts.shape[-1], job.task.method.head,
-        norm=cfg.federation.norm, conv="native")  # fmt: skip
+        norm=cfg.federation.norm, conv="native", survival=job.task.method.survival)  # fmt: skip
     trainer = job.task.trainer._replace(model=plain)
     size = jnp.asarray(trainer.local.batch_size, jnp.int32)
     numbers = jnp.zeros(trainer.local.batch_size, jnp.int32)

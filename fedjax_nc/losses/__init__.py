@@ -4,15 +4,44 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_nc.losses.classification import (
+    Absent,
     balanced_softmax,
+    cosine_mse,
     cross_entropy,
     dot_regression,
     log_prior,
+    prior_scaled,
+    pull_push,
 )
-from fedjax_nc.losses.distillation import feature_l2, model_contrastive
+from fedjax_nc.losses.consistency import (
+    class_relations,
+    linearised_gram,
+    soft_label_consistency,
+    spectral_norm,
+    transmitting_matrix,
+)
+from fedjax_nc.losses.decorrelation import frobenius, log_det
+from fedjax_nc.losses.distillation import (
+    feature_l2,
+    kd,
+    logit_l2,
+    model_contrastive,
+    not_true_kd,
+    soft_label_kl,
+)
+from fedjax_nc.losses.prototype import (
+    ClassSums,
+    class_sums,
+    projector_alignment,
+    prototype_contrast,
+)
 
-__all__ = ["balanced_softmax", "cross_entropy", "dot_regression", "feature_l2", "log_prior",
-           "masked_mean", "model_contrastive"]  # fmt: skip
+__all__ = ["Absent", "ClassSums", "balanced_softmax", "class_relations", "class_sums", "cosine_mse",
+           "cross_entropy", "dot_regression", "feature_l2", "frobenius", "kd", "linearised_gram",
+           "log_det", "log_prior", "logit_l2", "masked_mean", "model_contrastive", "not_true_kd",
+           "prior_scaled", "projector_alignment", "prototype_contrast", "pull_push",
+           "soft_label_consistency", "soft_label_kl", "spectral_norm",
+           "transmitting_matrix"]  # fmt: skip
 
 
 def masked_mean(values: Float[Array, " b"], mask: Bool[Array, " b"]) -> Float[Array, ""]:

@@ -1,5 +1,7 @@
 """Classification losses: one value per example, the caller averages."""
 
+from typing import Literal
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -15,9 +17,20 @@ def cross_entropy(logits: Float[Array, "*b c"], labels: Int[Array, "*b"]) -> Flo
     return -jnp.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]
 
 
-def log_prior(counts: Float[Array, " c"]) -> Float[Array, " c"]:
-    """log n_c with absent classes counted once, as FedETF's released code does."""
-    return jnp.log(jnp.maximum(counts, 1.0))
+Absent = Literal["one", "remove", "epsilon"]  # what public code does about classes without samples
+_REMOVED = -1e9  # log of nothing: a finite number, since 0 * inf is NaN in a gradient
+
+
+def log_prior(counts: Float[Array, " c"], absent: Absent = "one") -> Float[Array, " c"]:
+    """log n_c; the three published ways for a class that the client does not have.
+
+    Args:
+      counts: samples of each class on this client; 0 is allowed.
+      absent: `one` counts it once (FedETF's code), `remove` takes it out of the softmax (FedETF in
+        FedDr+'s code, FedLC in FedDecorr's), `epsilon` counts it 1e-8 times (FedNH, FL-bench).
+    """
+    least = jnp.log(1e-8) if absent == "epsilon" else 0.0 if absent == "one" else _REMOVED
+    return jnp.where(counts > 0, jnp.log(jnp.maximum(counts, 1.0)), least)
 
 
 def balanced_softmax(
@@ -25,6 +38,7 @@ def balanced_softmax(
     labels: Int[Array, "*b"],
     counts: Float[Array, " c"],
     gamma: float = 1.0,
+    absent: Absent = "one",
 ) -> Float[Array, "*b"]:
     """Cross-entropy on logits shifted by the class frequencies (FedETF, eq. 6).
 
@@ -35,9 +49,26 @@ def balanced_softmax(
       labels: true classes.
       counts: samples of each class on this client; 0 is allowed.
       gamma: strength; 0 gives plain cross-entropy.
+      absent: how a class without samples counts, see `log_prior`.
     """
     chex.assert_equal_shape_suffix([logits, counts], 1)
-    return cross_entropy(logits + gamma * log_prior(counts), labels)
+    return cross_entropy(logits + gamma * log_prior(counts, absent), labels)
+
+
+def prior_scaled(
+    logits: Float[Array, "*b c"], counts: Float[Array, " c"], temperature: float = 1.0
+) -> Float[Array, "*b c"]:
+    """FedGELA's logits: phi_c z_c / T with phi_c = C n_c / n, so an absent class has logit 0."""
+    chex.assert_equal_shape_suffix([logits, counts], 1)
+    share = counts / jnp.maximum(jnp.sum(counts), 1.0)
+    return logits * (counts.shape[-1] * share) / temperature
+
+
+def cosine_mse(cosines: Float[Array, "*b c"], labels: Int[Array, "*b"]) -> Float[Array, "*b"]:
+    """Mean over classes of (cos_c - [c = y])^2, SphereFed's loss as FedDr+'s code has it."""
+    chex.assert_equal_shape_prefix([cosines, labels], labels.ndim)
+    onehot = jax.nn.one_hot(labels, cosines.shape[-1], dtype=cosines.dtype)
+    return jnp.mean((cosines - onehot) ** 2, axis=-1)
 
 
 def dot_regression(
@@ -49,3 +80,17 @@ def dot_regression(
     """
     chex.assert_equal_shape([features, targets])
     return 0.5 * (linalg.cosine(features, targets) - 1.0) ** 2
+
+
+def pull_push(
+    features: Float[Array, "*b d"], vectors: Float[Array, "c d"], labels: Int[Array, "*b"]
+) -> tuple[Float[Array, "*b d"], Float[Array, "*b d"]]:
+    """The two forces whose sum is minus the gradient of cross-entropy (FedDr+, proposition 1).
+
+    F_pull = (1 - p_y) v_y draws a feature to its class vector, F_push = -sum_{c != y} p_c v_c
+    drives it from the others.
+    """
+    chex.assert_equal_shape_prefix([features, labels], labels.ndim)
+    p = jax.nn.softmax(features @ vectors.T, axis=-1)
+    onehot = jax.nn.one_hot(labels, len(vectors), dtype=p.dtype)
+    return ((1 - p) * onehot) @ vectors, -(p * (1 - onehot)) @ vectors

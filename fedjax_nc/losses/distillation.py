@@ -3,7 +3,7 @@
 import chex
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from fedjax_nc import linalg
 
@@ -27,3 +27,47 @@ def model_contrastive(
     chex.assert_equal_shape([z, z_global, z_previous])
     positive, negative = linalg.cosine(z, z_global), linalg.cosine(z, z_previous)
     return jax.nn.softplus((negative - positive) / tau)
+
+
+def kd(
+    logits: Float[Array, "*b c"], teacher: Float[Array, "*b c"], tau: float = 1.0
+) -> Float[Array, "*b"]:
+    """tau^2 KL( softmax(teacher / tau) || softmax(logits / tau) ), summed over classes."""
+    chex.assert_equal_shape([logits, teacher])
+    log_p, log_q = jax.nn.log_softmax(teacher / tau), jax.nn.log_softmax(logits / tau)
+    return tau**2 * jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
+
+
+def not_true_kd(
+    logits: Float[Array, "*b c"],
+    teacher: Float[Array, "*b c"],
+    labels: Int[Array, "*b"],
+    tau: float = 1.0,
+) -> Float[Array, "*b"]:
+    """`kd` over the classes that are not the true one (FedNTD, eq. 4)."""
+    chex.assert_equal_shape([logits, teacher])
+    true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+    # far below every logit but finite: both distributions give the class nothing, and 0 * 0 is 0
+    return kd(jnp.where(true, -1e9, logits), jnp.where(true, -1e9, teacher), tau)
+
+
+def logit_l2(logits: Float[Array, "*b c"], teacher: Float[Array, "*b c"]) -> Float[Array, "*b"]:
+    """Squared distance of the logits, divided by the number of classes (LD of FedDr+)."""
+    return feature_l2(logits, teacher)
+
+
+def soft_label_kl(
+    logits: Float[Array, "*b c"], targets: Float[Array, "*b c"], form: str = "kl"
+) -> Float[Array, "*b"]:
+    """Distance of the softmax to a target distribution.
+
+    Args:
+      logits: the student's.
+      targets: probabilities of each row.
+      form: `kl` is KL(targets || softmax); `linear` is what FedDW's code computes for Fedistill+ by
+        giving PyTorch's KL probabilities instead of their logarithms: sum s (log s - p).
+    """
+    chex.assert_equal_shape([logits, targets])
+    student = jax.nn.log_softmax(logits) if form == "kl" else jax.nn.softmax(logits)
+    safe = jnp.where(targets > 0, targets, 1.0)
+    return jnp.sum(targets * (jnp.log(safe) - student), axis=-1)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import optax
 from jax import lax
 
 from fedjax_nc import tree
@@ -37,6 +39,13 @@ class Context:
             self._teachers[name] = lax.stop_gradient(out)
         return self._teachers[name]
 
+    def forward(self, x: jax.Array, width: float = 1.0) -> Outputs:
+        """Another pass of the network being trained; what it would leave as statistics is lost."""
+        out, _ = self.model.apply(
+            self.weights, x, train=True, mask=self.batch.mask, key=self.key, width=width
+        )
+        return out
+
 
 class Term(NamedTuple):
     """One summand of the local objective: a batch mean, with a weight that is traced."""
@@ -44,6 +53,7 @@ class Term(NamedTuple):
     name: str  # also the metric's name
     fn: Callable[[Context], jax.Array]
     weight: float = 1.0
+    check: Callable[[Model, int], None] | None = None  # refuses (model, batch size) it cannot do
 
 
 class View(NamedTuple):
@@ -61,14 +71,46 @@ def plain_gradient(value_and_grad: Callable, view: View) -> Callable:
     return value_and_grad
 
 
+def clipped(limit: float) -> Callable[[Callable, View], Callable]:
+    """The gradient cut to this norm, whatever the configuration says."""
+
+    def wrap(value_and_grad: Callable, view: View) -> Callable:
+        del view
+
+        def cut(*args):
+            value, grads = value_and_grad(*args)
+            factor = jnp.minimum(1.0, limit / (optax.global_norm(grads) + 1e-6))
+            return value, tree.scale(factor, grads)
+
+        return cut
+
+    return wrap
+
+
+def as_it_is(batch: Batch, key: jax.Array) -> tuple[tuple[Batch, Any], ...]:
+    """The batch, once."""
+    del key
+    return ((batch, 1.0),)
+
+
+class SGD(NamedTuple):
+    """An optimiser a phase brings along: the paper's, whatever the configuration says."""
+
+    lr: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+
 class Phase(NamedTuple):
     """Train these parameter groups with these terms for this long."""
 
     terms: tuple[Term, ...]
     train: tuple[str, ...] | None = None  # None: every group
     epochs: int | None = None  # None: what the configuration says
-    lr: float | None = None  # None: the round's learning rate
+    optimizer: SGD | None = None  # None: the round's
     grad: Callable[[Callable, View], Callable] = plain_gradient  # value_and_grad -> value_and_grad
+    # (batch, key) -> batches with one x and different y, and the weights of their objectives
+    augment: Callable[[Batch, jax.Array], tuple[tuple[Batch, Any], ...]] = as_it_is
 
 
 class Repeat(NamedTuple):
@@ -93,6 +135,8 @@ class Finished(NamedTuple):
     shared: Mapping[str, Any]
     client: Mapping[str, Any]
     info: ClientInfo
+    # ((outputs, batch) -> sums, augment=False) -> their sum over the client's data
+    over_data: Callable[..., Any]
 
 
 class Part(NamedTuple):
@@ -104,6 +148,19 @@ class Part(NamedTuple):
     keep: Callable[[Finished], Any] | None = None  # new client state
     collect: Callable[[Finished], Any] | None = None  # upload: will be SUMMED over clients
     reduce: Callable[[Any, Any, Setup], Any] | None = None  # (old, summed uploads) -> new shared
+
+
+class Posthoc(NamedTuple):
+    """A step after the last round, from sums over everybody's data under the global model."""
+
+    collect: Callable[[Outputs, Batch], Any]
+    solve: Callable[[Weights, Any], Weights]  # (global model, sums) -> the one to be tested
+
+
+def plain_logits(out: Outputs, class_counts: jax.Array) -> jax.Array:
+    """What the head says, whoever is asked."""
+    del class_counts
+    return out.logits
 
 
 def weighted_mean(received: Weights, mean_update: Weights) -> Weights:
@@ -121,6 +178,10 @@ class Method(NamedTuple):
     personal: tuple[str, ...] = ()  # groups that stay with the client
     server: Callable[[Weights, Weights], Weights] = weighted_mean  # (received, mean update) -> new
     finetune: tuple[Phase | Repeat, ...] = ()  # personalisation of the final model
+    predict: Callable[[Outputs, jax.Array], jax.Array] = plain_logits  # of a client's own model
+    posthoc: Posthoc | None = None
+    # number of residual blocks -> the probability of each to be kept in training (StochDepth)
+    survival: Callable[[int], tuple[float, ...]] | None = None
 
 
 Regulariser = Callable[[Method], Method]

@@ -22,6 +22,7 @@ class Entry(NamedTuple):
     kind: str  # base | regulariser
     family: str  # the file it lives in
     hyper: dict[str, Any]  # hyperparameter -> default
+    choices: dict[str, tuple[str, ...]]  # hyperparameter -> what it may be, where that is a list
     help: dict[str, str]  # hyperparameter -> its line under "Args:"
     summary: str
     sections: dict[str, str]  # Paper, Changes, Defaults, Differs, Uploads
@@ -85,6 +86,11 @@ def with_hyper(spec: str, overrides: dict[str, Any]) -> str:
     return " | ".join(_show(p) for p in pieces)
 
 
+def choices_of(spec: str) -> dict[str, tuple[str, ...]]:
+    """What the hyperparameters that are lists of words may be."""
+    return {k: v for entry, _ in parse(spec) for k, v in entry.choices.items()}
+
+
 def hyper_of(spec: str) -> dict[str, tuple[Any, str]]:
     """What `--hp.` can set for this specification: name -> (present value, manual line)."""
     values: dict[str, tuple[Any, str]] = {}
@@ -106,6 +112,8 @@ def _check(entry: Entry, key: str, value: Any) -> None:
     if type(value) is not type(default) and not number:
         wanted = type(default).__name__
         raise UserError(f"hyperparameter {key} of {entry.name} is {wanted}, {value!r} was given")
+    if key in entry.choices and value not in entry.choices[key]:
+        raise unknown(f"{key} of {entry.name}", str(value), entry.choices[key])
     if isinstance(value, int | float) and not 0 <= value < float("inf"):
         raise UserError(f"hyperparameter {key}={value} of {entry.name}: give zero or more")
 
@@ -114,6 +122,11 @@ def _entry(node: ast.FunctionDef, kind: str, family: str) -> Entry:
     doc = ast.get_docstring(node) or ""
     defaults = [ast.literal_eval(d) for d in node.args.kw_defaults if d is not None]
     hyper = dict(zip([a.arg for a in node.args.kwonlyargs], defaults, strict=True))
+    choices = {
+        a.arg: tuple(ast.literal_eval(a.annotation.slice))
+        for a in node.args.kwonlyargs
+        if isinstance(a.annotation, ast.Subscript) and ast.unparse(a.annotation.value) == "Literal"
+    }
     lines = re.findall(r"^  (\w+): (.+(?:\n    .+)*)", doc, re.MULTILINE)
     manual = {name: " ".join(text.split()) for name, text in lines}
     sections = {
@@ -122,7 +135,7 @@ def _entry(node: ast.FunctionDef, kind: str, family: str) -> Entry:
         if (match := re.search(rf"^{title}:((?:.+)(?:\n  +.+)*)", doc, re.MULTILINE))
     }
     return Entry(
-        node.name.removesuffix("_reg"), kind, family, hyper, manual,
+        node.name.removesuffix("_reg"), kind, family, hyper, choices, manual,
         doc.splitlines()[0] if doc else "", sections)  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Methods that listen to another model: the received one, or the client's previous one."""
 
 from fedjax_nc import losses
+from fedjax_nc.errors import UserError
 from fedjax_nc.methods.averaging import fedavg
 from fedjax_nc.methods.base import Context, Method, Part, Regulariser, Term, add, mix
 from fedjax_nc.methods.registry import base, regulariser
@@ -29,17 +30,90 @@ def moon(*, mu: float = 1.0, tau: float = 0.5, dim: int = 256) -> Method:
 
 
 @regulariser
-def moon_reg(*, beta: float = 0.9, tau: float = 0.5) -> Regulariser:
+def moon_reg(*, beta: float = 0.9, tau: float = 0.5, dim: int = 0) -> Regulariser:
     """MOON's term on any method: beta L + (1 - beta) L_moon.
 
     Paper:    Kim et al., FedDr+, arXiv 2406.02355, 2024, section 3.4.
-    Uploads:  nothing more.
+    Uploads:  nothing more, or the projector.
 
     Args:
       beta: share of the base loss.
       tau: temperature of the similarities.
+      dim: width of MOON's own projector under the head; 0 contrasts what the head already sees.
     """
-    return lambda method: mix(method, contrastive(tau), beta, parts=(previous_model(),))
+
+    def apply(method: Method) -> Method:
+        if dim:
+            trained = all(p.train is None for p in method.phases)
+            if method.head.projector or not trained:
+                raise UserError(
+                    f"moon(dim={dim}) puts a projector under a head that is trained with it, and "
+                    "this method has fixed class vectors or its own projector: use dim=0"
+                )
+            method = method._replace(head=method.head._replace(projector=(FEATURES, dim)))
+        return mix(method, contrastive(tau), beta, parts=(previous_model(),))
+
+    return apply
+
+
+@regulariser
+def kd(*, beta: float = 0.9, tau: float = 1.0) -> Regulariser:
+    """Knowledge distillation from the received model: beta L + (1 - beta) L_KD.
+
+    Paper:    Hinton et al., 2015; mixed as in Kim et al., FedDr+, arXiv 2406.02355, section 3.4.
+    Changes:  + tau^2 KL(received softmax || own softmax).
+    Differs:  FedDr+ does not give the temperature.
+    Uploads:  nothing more.
+
+    Args:
+      beta: share of the base loss.
+      tau: temperature of both softmaxes.
+    """
+
+    def fn(c: Context):
+        return losses.masked_mean(losses.kd(c.out.logits, c.ref().logits, tau), c.batch.mask)
+
+    return lambda method: mix(method, Term("kd", fn), beta)
+
+
+@regulariser
+def ntd(*, beta: float = 0.9, tau: float = 1.0) -> Regulariser:
+    """Not-true distillation from the received model: beta L + (1 - beta) L_NTD.
+
+    Paper:    Lee et al., Preservation of the Global Knowledge by Not-True Distillation in Federated
+              Learning, NeurIPS 2022; mixed as in FedDr+, arXiv 2406.02355, section 3.4.
+    Changes:  as kd, over the classes that are not the true one.
+    Differs:  FedDr+ does not give the temperature.
+    Uploads:  nothing more.
+
+    Args:
+      beta: share of the base loss.
+      tau: temperature of both softmaxes.
+    """
+
+    def fn(c: Context):
+        values = losses.not_true_kd(c.out.logits, c.ref().logits, c.batch.y, tau)
+        return losses.masked_mean(values, c.batch.mask)
+
+    return lambda method: mix(method, Term("ntd", fn), beta)
+
+
+@regulariser
+def ld(*, beta: float = 0.9) -> Regulariser:
+    """Logit distillation from the received model: beta L + (1 - beta) L_LD.
+
+    Paper:    Kim et al., FedDr+, arXiv 2406.02355, 2024, section 3.4.
+    Changes:  + mean squared distance of logits to the received model's.
+    Uploads:  nothing more.
+
+    Args:
+      beta: share of the base loss.
+    """
+
+    def fn(c: Context):
+        return losses.masked_mean(losses.logit_l2(c.out.logits, c.ref().logits), c.batch.mask)
+
+    return lambda method: mix(method, Term("ld", fn), beta)
 
 
 @regulariser

@@ -1,12 +1,17 @@
 """Methods whose class vectors never move: random, or a simplex equiangular tight frame."""
 
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
 from fedjax_nc import losses
 from fedjax_nc.methods import terms
 from fedjax_nc.methods.averaging import fedavg
-from fedjax_nc.methods.base import Context, Method, Phase, Repeat, Term
+from fedjax_nc.methods.base import SGD, Context, Method, Phase, Posthoc, Repeat, Term, clipped
 from fedjax_nc.methods.distillation import fd
 from fedjax_nc.methods.registry import base
-from fedjax_nc.types import CLASSES, HeadSpec
+from fedjax_nc.types import CLASSES, Batch, HeadSpec, Outputs, Weights
 
 
 @base
@@ -55,25 +60,130 @@ def dot_regression(*, finetune_epochs: int = 5) -> Method:
 
 
 @base
-def feddr_plus(*, beta: float = 0.9) -> Method:
+def feddr_plus(
+    *, beta: float = 0.9, finetune: Literal["dr", "dr_plus"] = "dr_plus", finetune_epochs: int = 5
+) -> Method:
     """FedDr+: dot regression with feature distillation.
 
     Paper:    Kim et al., FedDr+: Stabilizing Dot-regression with Global Feature Distillation for
-              Federated Learning, arXiv 2406.02355, 2024, eq. 1.
+              Federated Learning, arXiv 2406.02355, 2024, eq. 1; fine-tuning of section 5.
     Changes:  dot_regression | fd: beta L_DR + (1 - beta) L_FD.
-    Defaults: beta = 0.9 in every experiment of the paper.
-    Differs:  one forward pass of the student per step; the code makes two.
+    Defaults: beta = 0.9 in every experiment of the paper; fine-tuning with L_Dr+ (table 5).
+    Differs:  one forward pass of the student per step; the code makes two. Epochs of fine-tuning
+              are not stated: 5, as FedBABU's code base has.
     Uploads:  the body.
 
     Args:
       beta: share of dot regression.
+      finetune: loss of personal fine-tuning, L_DR alone or L_Dr+ (table 14).
+      finetune_epochs: epochs of it.
     """
-    return fd(beta=beta)(dot_regression())
+    plain = dot_regression(finetune_epochs=finetune_epochs)
+    method = fd(beta=beta)(plain)
+    whole = tuple(p._replace(epochs=finetune_epochs) for p in method.phases)
+    return method._replace(finetune=plain.finetune if finetune == "dr" else whole)
+
+
+@base
+def spherefed(*, calibrate: bool = False, finetune_epochs: int = 5) -> Method:
+    """SphereFed: unit features regress on fixed orthonormal class vectors.
+
+    Paper:    Dong et al., SphereFed: Hyperspherical Federated Learning, ECCV 2022.
+    Changes:  mean over classes of (cos_c - [c = y])^2; frozen orthonormal head.
+    Defaults: needs a large learning rate (FedDr+, tables 8-10: 0.55 and 6.5).
+    Differs:  the authors' code is not public: the loss is that of FedDr+'s code, which leaves the
+              calibration out.
+    Uploads:  the body; with calibration once d x d and d x C sums.
+
+    Args:
+      calibrate: after the last round, solve for the head by least squares over everybody's data.
+      finetune_epochs: epochs of personal fine-tuning of the body with the same loss.
+    """
+
+    def fn(c: Context):
+        return losses.masked_mean(losses.cosine_mse(c.out.logits, c.batch.y), c.batch.mask)
+
+    phase = Phase((Term("cosine_mse", fn),), train=("body",))
+    return Method(
+        "spherefed", HeadSpec("orthonormal", bias=False, normalise=True), (phase,),
+        finetune=(phase._replace(epochs=finetune_epochs),),
+        posthoc=least_squares_head() if calibrate else None,
+    )  # fmt: skip
+
+
+def least_squares_head() -> Posthoc:
+    """W = (Z^T Z)^-1 Z^T Y over normalised features and one-hot labels, from their sums."""
+
+    def collect(out: Outputs, batch: Batch):
+        z = jnp.where(batch.mask[:, None], out.projected, 0.0)
+        return z.T @ z, z.T @ jax.nn.one_hot(batch.y, out.logits.shape[-1], dtype=z.dtype)
+
+    def solve(weights: Weights, sums) -> Weights:
+        gram, cross = sums
+        ridge = 1e-4 * jnp.trace(gram) / len(gram)  # features can be fewer than dimensions
+        kernel = jnp.linalg.solve(gram + ridge * jnp.eye(len(gram), dtype=gram.dtype), cross)
+        return weights._replace(params={**weights.params, "head": {"kernel": kernel}})
+
+    return Posthoc(collect, solve)
+
+
+@base
+def fedgela(
+    *,
+    form: Literal["authors", "feddr"] = "authors",
+    temperature: float = 0.2,
+    clip: float = 20.0,
+    finetune_epochs: int = 5,
+) -> Method:
+    """FedGELA: a fixed ETF whose vectors are as long as the client's classes are frequent.
+
+    Paper:    Fan et al., Federated Learning with Bilateral Curation for Partially
+              Class-Disjoint Data, NeurIPS 2023.
+    Changes:  CE on phi_c v_c . h / T with phi_c = C n_c / n; personal prediction with phi too.
+    Defaults: T = 0.2, gradients cut at norm 20, features through two dense layers and BatchNorm
+              (official code).
+    Differs:  FedDr+'s form projects to C dimensions, normalises, learns a scale, has neither T nor
+              clipping, and predicts without phi. An absent class has logit 0; it is not removed.
+    Uploads:  the body; in FedDr+'s form also projector and scale.
+
+    Args:
+      form: the authors' or FedDr+'s.
+      temperature: T of the authors' form.
+      clip: norm at which the authors' form cuts gradients.
+      finetune_epochs: epochs of personal fine-tuning with the same loss.
+    """
+    ours = form == "authors"
+
+    def fn(c: Context):
+        counts = c.info.class_counts
+        logits = losses.prior_scaled(c.out.logits, counts, temperature if ours else 1.0)
+        return losses.masked_mean(losses.cross_entropy(logits, c.batch.y), c.batch.mask)
+
+    phase = Phase((Term("scaled_etf", fn),), train=("body", "projector", "scale"))
+    head = HeadSpec("etf", False, (CLASSES,), normalise=True, learn_scale=True)
+    if ours:
+        phase = phase._replace(grad=clipped(clip))
+        head = HeadSpec("etf", bias=False, encoder=True)
+    method = Method("fedgela", head, (phase,), finetune=(phase._replace(epochs=finetune_epochs),))
+    return method._replace(predict=_scaled_logits) if ours else method
+
+
+def _scaled_logits(out: Outputs, class_counts: jax.Array) -> jax.Array:
+    return losses.prior_scaled(out.logits, class_counts)
 
 
 @base
 def fedetf(
-    *, gamma: float = 1.0, dim: int = 0, cycles: int = 20, finetune_epochs: int = 3
+    *,
+    gamma: float = 1.0,
+    dim: int = 0,
+    projector: bool = True,
+    balanced: bool = True,
+    learn_scale: bool = True,
+    absent: Literal["one", "remove", "epsilon"] = "one",
+    finetune: Literal["paper", "code"] = "paper",
+    cycles: int = 20,
+    finetune_epochs: int = 3,
 ) -> Method:
     """FedETF: a fixed ETF classifier, a projector and the balanced feature loss.
 
@@ -82,29 +192,42 @@ def fedetf(
     Changes:  logits = beta v_c . mu with unit mu = g(h), ETF V, learnable beta; log class counts
               are added. Fine-tuning: body, then V and projector in turn, with plain cross-entropy.
     Defaults: d = classes, gamma = 1, beta starts at 1; 20 cycles of 3 epochs (released code).
-    Differs:  absent classes count as 1, as in the code. Fine-tuning follows algorithm 2; the code
-              first trains everything with the balanced loss and keeps beta fixed.
+    Differs:  fine-tuning by algorithm 2 trains beta with every stage at the round's learning rate;
+              the code first trains everything but V with the balanced loss, then V by plain SGD at
+              0.1 and the projector at 0.05, with beta fixed. Absent classes count as 1, as in the
+              code; FedDr+'s version of the method removes them.
     Uploads:  body, projector and beta.
 
     Args:
       gamma: strength of the class counts in the loss.
-      dim: width of the projector and the ETF; 0 means the number of classes.
+      dim: width of the projector and the ETF; 0 means the number of classes (figure 6a).
+      projector: a linear layer between body and ETF (table 4).
+      balanced: class counts in the loss (table 4).
+      learn_scale: train the temperature beta; otherwise it stays 1 (table 4).
+      absent: how a class the client does not have counts.
+      finetune: personal fine-tuning by algorithm 2 or as the released code.
       cycles: alternations of classifier and projector in fine-tuning.
       finetune_epochs: epochs of each of them.
     """
 
     def fn(c: Context):
-        values = losses.balanced_softmax(c.out.logits, c.batch.y, c.info.class_counts, gamma)
+        strength = gamma if balanced else 0.0
+        values = losses.balanced_softmax(
+            c.out.logits, c.batch.y, c.info.class_counts, strength, absent
+        )
         return losses.masked_mean(values, c.batch.mask)
 
     ce = (terms.cross_entropy(),)
-    alternate = (
-        Phase(ce, train=("head", "scale"), epochs=finetune_epochs, lr=0.1),
-        Phase(ce, train=("projector", "scale"), epochs=finetune_epochs, lr=0.05),
-    )
-    return Method(
-        "fedetf",
-        HeadSpec("etf", bias=False, projector=(dim or CLASSES,), normalise=True, learn_scale=True),
-        (Phase((Term("balanced", fn),), train=("body", "projector", "scale")),),
-        finetune=(Phase(ce, train=("body", "scale")), Repeat(cycles, alternate)),
-    )
+    phase = Phase((Term("balanced", fn),), train=("body", "projector", "scale"))
+    if finetune == "paper":
+        first = Phase(ce, train=("body", "scale"))
+        vectors = Phase(ce, train=("head", "scale"), epochs=finetune_epochs)
+        layer = Phase(ce, train=("projector", "scale"), epochs=finetune_epochs)
+    else:
+        first = phase
+        vectors = Phase(ce, ("head",), finetune_epochs, SGD(0.1))
+        layer = Phase(ce, ("projector",), finetune_epochs, SGD(0.05, 0.9, 5e-4))
+    alternate = (vectors, layer) if projector else (vectors,)
+    width = (dim or CLASSES,) if projector else ()
+    head = HeadSpec("etf", False, width, normalise=True, learn_scale=learn_scale)
+    return Method("fedetf", head, (phase,), finetune=(first, Repeat(cycles, alternate)))

@@ -6,6 +6,8 @@ from fedjax_nc.errors import UserError, unknown
 from fedjax_nc.models.catalogue import MODELS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fedjax_nc.types import HeadSpec, Model
 
 
@@ -17,6 +19,7 @@ def build(
     *,
     norm: str = "default",
     conv: str = "auto",
+    survival: "Callable[[int], tuple[float, ...]] | None" = None,
 ) -> "Model":
     """The model `name` for inputs of this shape.
 
@@ -27,6 +30,7 @@ def build(
       head: what the method wants on top of the features.
       norm: normalisation mode, or `default` for the model's own.
       conv: lowering of the convolutions.
+      survival: number of residual blocks to the probability that training keeps each.
     """
     from fedjax_nc.models import base, cnn, mlp, resnet_cifar  # flax takes a second to import
 
@@ -39,12 +43,16 @@ def build(
             f"not inputs of shape {shape}: choose another model or dataset"
         )
     norm = spec.norm if norm == "default" else norm
+    if survival is not None and not spec.blocks:
+        residual = ", ".join(m.name for m in MODELS.values() if m.blocks)
+        raise UserError(f"model '{name}' has no residual blocks to leave out: choose {residual}")
+    keep = survival(spec.blocks) if survival else ()
     bodies = {
         "mlp": lambda: mlp.MLP(norm, conv),
         "cnn": lambda: cnn.CNN(norm, conv),
         "fedavg_cnn": lambda: cnn.FedAvgCNN(norm, conv),
-        "resnet8": lambda: resnet_cifar.ResNetCifar(8, norm, conv),
-        "resnet20": lambda: resnet_cifar.ResNetCifar(20, norm, conv),
-        "resnet20_b": lambda: resnet_cifar.ResNetCifar(20, norm, conv, projection=True),
+        "resnet8": lambda: resnet_cifar.ResNetCifar(8, norm, conv, False, keep),
+        "resnet20": lambda: resnet_cifar.ResNetCifar(20, norm, conv, False, keep),
+        "resnet20_b": lambda: resnet_cifar.ResNetCifar(20, norm, conv, True, keep),
     }
     return base.from_body(bodies[name](), shape, classes, head)

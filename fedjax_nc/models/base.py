@@ -1,15 +1,38 @@
 """From a flax module to the `Model` tuple: pure functions over parameter groups."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from fedjax_nc.models.conv import Dense
 from fedjax_nc.models.heads import apply_head, init_head
+from fedjax_nc.models.norm import Norm
 from fedjax_nc.types import HeadSpec, Model, Outputs, Weights
 
 
+class Encoded(nn.Module):
+    """A body followed by two dense layers and BatchNorm, as FedGELA's networks end."""
+
+    body: nn.Module
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        """Features of a batch, as many as the body gives."""
+        blocks, x = self.body(x, train=train, mask=mask)
+        size = x.shape[-1]
+        x = Dense(size)(nn.relu(Dense(size)(x)))
+        return blocks, Norm("running")(x, train=train, mask=mask)
+
+
 def from_body(body: nn.Module, shape: tuple[int, ...], classes: int, spec: HeadSpec) -> Model:
-    """Wrap a flax body, (x, train, mask) -> (blocks, features), and put a head on it."""
+    """Wrap a flax body, (x, train, mask) -> (blocks, features), and put a head on it.
+
+    A body of stages has `channels`, `width` and `stage`, see `resnet_cifar`.
+    """
+    channels = getattr(body, "channels", ())
+    stages, body = body, Encoded(body) if spec.encoder else body
 
     def init(key):
         key_body, key_head = jax.random.split(key)
@@ -19,19 +42,38 @@ def from_body(body: nn.Module, shape: tuple[int, ...], classes: int, spec: HeadS
         head = init_head(key_head, spec, features.shape[-1], classes)
         return Weights({"body": variables["params"], **head}, variables.get("batch_stats", {}))
 
-    def apply(weights, x, *, train, mask=None, key=None):
-        variables = {"params": weights.params["body"]}
-        if weights.stats:
-            variables["batch_stats"] = weights.stats
+    def apply(weights, x, *, train, mask=None, key=None, width=1.0):
+        net, params, stats = body, weights.params, weights.stats
+        if width != 1.0:
+            net = body.clone(width=width)
+            params = {**params, "body": _first_channels(net, params["body"], x)}
+            stats = {}
+        variables = {"params": params["body"]} | ({"batch_stats": stats} if stats else {})
         rngs = {"dropout": key} if key is not None else {}
-        (blocks, features), new = body.apply(
+        (blocks, features), new = net.apply(
             variables, x, train=train, mask=mask, rngs=rngs, mutable=["batch_stats"]
         )
-        projected, logits = head(weights.params, features)
-        stats = new.get("batch_stats", weights.stats)
+        projected, logits = head(params, features)
+        stats = new.get("batch_stats", weights.stats) if width == 1.0 else weights.stats
         return Outputs(blocks, features, projected, logits), stats
 
     def head(params, features):
         return apply_head(params, features, spec)
 
-    return Model(init, apply, head)
+    def last_stage(weights, x, *, width, mask=None):
+        number = len(channels) - 1
+        net = stages.clone(width=width).stage(number)
+        params = weights.params["body"]
+        params = (params["body"] if spec.encoder else params)[f"stage{number}"]
+        variables = {"params": _first_channels(net, params, x)}
+        return net.apply(variables, x, train=True, mask=mask, mutable=["batch_stats"])[0]
+
+    return Model(init, apply, head, last_stage if channels else None, channels)
+
+
+def _first_channels(net: nn.Module, params: Any, x: jax.Array) -> Any:
+    """Those of the parameters a narrower network has: the first along every axis."""
+    shapes = jax.eval_shape(
+        lambda x: net.init(jax.random.key(0), x, train=True, mask=None)["params"], x
+    )
+    return jax.tree.map(lambda p, s: p[tuple(slice(n) for n in s.shape)], params, shapes)

@@ -24,10 +24,11 @@ def init_head(key: Key[Array, ""], spec: HeadSpec, features: int, classes: int) 
             layers.append(_linear(jax.random.fold_in(key_projector, i), width, units))
             width = units
         groups["projector"] = {str(i): layer for i, layer in enumerate(layers)}
-    if spec.kind in ("etf", "orthonormal") and width < classes:
+    least = {"etf": classes - 1, "orthonormal": classes}.get(spec.kind, 0)
+    if width < least:
         raise UserError(
             f"{classes} classes do not fit an {spec.kind} head on {width} features: use a model or "
-            f"a projector with at least {classes}"
+            f"a projector with at least {least}"
         )
     if spec.kind == "etf":
         # FedETF draws from U[0,1) before the QR; any full-rank start gives the same Gram matrix
@@ -52,10 +53,11 @@ def apply_head(
     layers = params.get("projector", {})
     for i in range(len(layers)):
         layer = layers[str(i)]
-        projected = projected @ layer["kernel"] + layer["bias"]
+        # a narrow network has the first features only
+        projected = projected @ layer["kernel"][: projected.shape[-1]] + layer["bias"]
         if i < len(layers) - 1:
             projected = jax.nn.relu(projected)
-    kernel = params["head"]["kernel"]
+    kernel = params["head"]["kernel"][: projected.shape[-1]]
     if spec.kind == "cosine":
         kernel = linalg.normalise(kernel.T).T
     if spec.normalise or spec.kind == "cosine":

@@ -22,7 +22,7 @@ class Norm(nn.Module):
     """
 
     mode: str = "running"
-    momentum: float = 0.1
+    momentum: float | jax.Array = 0.1
     epsilon: float = 1e-5
 
     @nn.compact

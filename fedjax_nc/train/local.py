@@ -4,6 +4,8 @@ A client's steps are a loop with its own trip count: under scan a small client c
 steps, and under vmap jax freezes the finished ones. Nothing is differentiated through the loop.
 """
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +16,7 @@ from jax import lax
 from fedjax_nc import config, tree
 from fedjax_nc.data.federated import Pool
 from fedjax_nc.methods.base import Context, Phase, Repeat, View
-from fedjax_nc.types import Hyper, Model, Weights
+from fedjax_nc.types import Hyper, Model, Table, Weights
 
 
 class Trainer(NamedTuple):
@@ -46,6 +48,15 @@ def direction(local: config.Local) -> optax.GradientTransformation:
     return optax.chain(*steps) if steps else optax.identity()
 
 
+def of_phase(local: config.Local, phase: Phase) -> config.Local:
+    """The configuration with the optimiser the phase brings along, if it does."""
+    if phase.optimizer is None:
+        return local
+    own = phase.optimizer
+    return dataclasses.replace(local, optimizer="sgd", momentum=own.momentum, nesterov=False,
+                               weight_decay=own.weight_decay, clip=0.0)  # fmt: skip
+
+
 def loop_counts(phase: Phase, local: config.Local, size: jax.Array) -> tuple[jax.Array, jax.Array]:
     """How often the data is shuffled, and steps after each shuffle.
 
@@ -67,12 +78,18 @@ def make_objective(trainer: Trainer, phase: Phase, term_weights, client: Client,
     def objective(trainable, stats, batch, key):
         weights = Weights({**start.params, **trainable}, stats)
         key_model, key_terms = jax.random.split(key)
+        batches = phase.augment(batch, jax.random.fold_in(key, 2))
+        batch = batches[0][0]  # all have its x
         out, new_stats = trainer.model.apply(
             weights, batch.x, train=True, mask=batch.mask, key=key_model
         )
+        values = [jnp.zeros(()) for _ in phase.terms]
         context = Context(trainer.model, weights, view.received, batch, out, view.shared,
                           view.client, view.info, key_terms)  # fmt: skip
-        values = [term.fn(context) for term in phase.terms]
+        for seen, share in batches:
+            of_batch = dataclasses.replace(context, batch=seen)
+            values = [v + share * term.fn(of_batch)
+                      for v, term in zip(values, phase.terms, strict=True)]  # fmt: skip
         total = sum((w * v for w, v in zip(term_weights, values, strict=True)), jnp.zeros(()))
         named = {t.name: v for t, v in zip(phase.terms, values, strict=True)} | {"loss": total}
         return total, (new_stats if trains_body else stats, named)
@@ -86,7 +103,8 @@ def run_phase(
     """Train one phase; returns the weights, the optimiser's state and sums of every term."""
     local, size = trainer.local, client.view.info.size
     groups = tuple(start.params) if phase.train is None else phase.train
-    tx = direction(local)
+    tx = direction(of_phase(local, phase))
+    lr = lr if phase.optimizer is None else phase.optimizer.lr
     objective = make_objective(trainer, phase, term_weights, client, start)
     gradient = phase.grad(jax.value_and_grad(objective, has_aux=True), client.view)
     batch_size = local.batch_size
@@ -122,38 +140,71 @@ def run_phase(
     return Weights({**start.params, **trainable}, stats), opt, sums
 
 
-def run_phases(
-    trainer: Trainer, phases: tuple[Phase | Repeat, ...], hyper: Hyper, client: Client, opts=None
-) -> tuple[Weights, tuple, dict[str, jax.Array]]:
-    """Train phases one after another from what the client received.
+class Trained(NamedTuple):
+    """What local training leaves."""
 
-    The sums are the last phase's: with several phases they describe different objectives.
-    """
-    weights, sums, new_opts = client.view.received, {}, []
+    weights: Weights
+    opts: tuple  # the optimiser's state of each phase
+    sums: dict[str, jax.Array]  # the last phase's: others have other objectives
+    seen: Any  # what `watch` gave after each phase and each cycle, stacked
+
+
+def run_phases(
+    trainer: Trainer, phases: tuple[Phase | Repeat, ...], hyper: Hyper, client: Client, opts=None,
+    watch: Callable[[Weights], Any] = lambda weights: {},
+) -> Trained:  # fmt: skip
+    """Train phases one after another from what the client received."""
+    weights, sums, new_opts, seen = client.view.received, {}, [], []
     for n, phase in enumerate(phases):
         key = jax.random.fold_in(client.key, n)
         if isinstance(phase, Repeat):
-            weights = _repeat(trainer, phase, hyper.lr, client, weights, key)
+            weights, history = _repeat(trainer, phase, hyper.lr, client, weights, key, watch)
+            seen.append(history)
             continue
         term_weights = hyper.term_weights[n] if hyper.term_weights else default_weights(phase)
         opt = None if opts is None else opts[n]
-        lr = hyper.lr if phase.lr is None else phase.lr
-        weights, opt, sums = run_phase(trainer, phase, term_weights, lr, client, weights, opt, key)
+        weights, opt, sums = run_phase(
+            trainer, phase, term_weights, hyper.lr, client, weights, opt, key
+        )
         new_opts.append(opt)
-    return weights, tuple(new_opts), sums
+        seen.append(jax.tree.map(lambda x: x[None], watch(weights)))
+    return Trained(weights, tuple(new_opts), sums,
+                   jax.tree.map(lambda *x: jnp.concatenate(x), *seen))  # fmt: skip
 
 
-def _repeat(trainer, repeat, lr, client, weights, key):
-    def cycle(i, weights):
+def _repeat(trainer, repeat, lr, client, weights, key, watch):
+    def cycle(weights, i):
         for n, phase in enumerate(repeat.phases):
-            phase_lr = lr if phase.lr is None else phase.lr
             phase_key = jax.random.fold_in(jax.random.fold_in(key, i), n)
             weights, _, _ = run_phase(
-                trainer, phase, default_weights(phase), phase_lr, client, weights, None, phase_key
+                trainer, phase, default_weights(phase), lr, client, weights, None, phase_key
             )
-        return weights
+        return weights, watch(weights)
 
-    return lax.fori_loop(0, repeat.times, cycle, weights)
+    return lax.scan(cycle, weights, jnp.arange(repeat.times))
+
+
+def sum_over(
+    trainer: Trainer, batch_size: int, weights: Weights, pool: Pool, row: Table,
+    fn: Callable[..., Any], key: jax.Array | None = None,
+) -> Any:  # fmt: skip
+    """Sum of fn(outputs, batch) over a row of examples, as many batches as it needs.
+
+    In evaluation mode; with a key the batches are augmented as in training.
+    """
+    index = jnp.pad(row.index, (0, -row.index.shape[0] % batch_size))
+
+    def one(i):
+        numbers = lax.dynamic_slice(index, (i * batch_size,), (batch_size,))
+        mask = i * batch_size + jnp.arange(batch_size) < row.size
+        key_batch = None if key is None else jax.random.fold_in(key, i)
+        batch = trainer.batches(pool, numbers, mask, key_batch)
+        out, _ = trainer.model.apply(weights, batch.x, train=False, mask=mask)
+        return fn(out, batch)
+
+    zeros = tree.zeros(jax.eval_shape(one, 0))
+    steps = -(-row.size // batch_size)
+    return lax.fori_loop(0, steps, lambda i, total: tree.add(total, one(i)), zeros)
 
 
 def default_weights(phase: Phase) -> tuple[jax.Array, ...]:

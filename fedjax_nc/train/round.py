@@ -14,7 +14,7 @@ from fedjax_nc.data.federated import FederatedData
 from fedjax_nc.methods.base import Finished, Method, Setup, View, trained_groups
 from fedjax_nc.train import local, schedule
 from fedjax_nc.train.executors import Executor
-from fedjax_nc.types import ClientInfo, Hyper, State, Weights
+from fedjax_nc.types import ClientInfo, Hyper, State, Table, Weights
 
 
 class Task(NamedTuple):
@@ -58,18 +58,25 @@ def _build(task: Task, key: jax.Array) -> tuple[Weights, dict[str, Any], dict[st
     shared = {p.name: p.init_shared(setup) for p in parts if p.init_shared}
     kept = {p.name: p.init_client(setup) for p in parts if p.init_client}
     if task.method.personal:
-        kept["personal"] = tree.pick(weights.params, task.method.personal)
+        kept["personal"] = personal_of(task.method, weights)
     if task.trainer.local.keep_optimizer:
-        tx = local.direction(task.trainer.local)
-        groups = [tuple(weights.params) if p.train is None else p.train
-                  for p in task.method.phases]  # fmt: skip
-        kept["optimizer"] = tuple(tx.init(tree.pick(weights.params, g)) for g in groups)
+        kept["optimizer"] = tuple(
+            local.direction(local.of_phase(task.trainer.local, p)).init(
+                weights.params if p.train is None else tree.pick(weights.params, p.train))
+            for p in task.method.phases)  # fmt: skip
     return weights, shared, kept
 
 
 def start_weights(task: Task, received: Weights, kept: dict[str, Any]) -> Weights:
     """What a client begins with: the global model, with its own personal groups."""
-    return received._replace(params={**received.params, **kept.get("personal", {})})
+    own = kept.get("personal", Weights({}, {}))
+    return Weights({**received.params, **own.params}, own.stats or received.stats)
+
+
+def personal_of(method: Method, weights: Weights) -> Weights:
+    """The groups that stay with the client; the body's statistics stay with it."""
+    stats = weights.stats if "body" in method.personal else {}
+    return Weights(tree.pick(weights.params, method.personal), stats)
 
 
 def make_rows(task: Task, key: jax.Array, ids: jax.Array, data: FederatedData) -> dict[str, Any]:
@@ -106,20 +113,25 @@ def make_client(task: Task) -> Callable[[Any, Any], tuple[Any, Any]]:
         kept = row["kept"]
         view = make_view(task, received, shared, kept, row, hyper.lr)
         me = local.Client(pool, row["index"], view, row["key"])
-        weights, opts, sums = local.run_phases(
-            trainer, method.phases, hyper, me, kept.get("optimizer")
-        )
-        finished = Finished(view.received, weights, shared, kept, view.info)
+        trained = local.run_phases(trainer, method.phases, hyper, me, kept.get("optimizer"))
+        weights = trained.weights
+
+        def over_data(fn, augment=False):
+            table, key = Table(row["index"], row["size"]), jax.random.fold_in(row["key"], 2**31)
+            return local.sum_over(trainer, trainer.local.batch_size, weights, pool, table, fn,
+                                  key if augment else None)  # fmt: skip
+
+        finished = Finished(view.received, weights, shared, kept, view.info, over_data)
         new = {p.name: p.keep(finished) for p in method.parts if p.keep}
         if method.personal:
-            new["personal"] = tree.pick(weights.params, method.personal)
+            new["personal"] = personal_of(method, weights)
         if trainer.local.keep_optimizer:
-            new["optimizer"] = opts
+            new["optimizer"] = trained.opts
 
         active = row["size"] > 0  # a client without data changes nothing
         weight = jnp.where(active, _weight(federation.weights, trainer.local, row["size"]), 0.0)
         update = tree.sub(upload_of(method, weights), upload_of(method, received))
-        upload = {"update": tree.scale(weight, update), "weight": weight, "sums": sums}
+        upload = {"update": tree.scale(weight, update), "weight": weight, "sums": trained.sums}
         upload |= {p.name: p.collect(finished) for p in method.parts if p.collect}
         kept = {**kept, **tree.select(active, new, tree.pick(kept, tuple(new)))}
         upload = tree.select(active, upload, tree.zeros_like(upload))

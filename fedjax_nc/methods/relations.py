@@ -1,0 +1,117 @@
+"""Methods that share how classes resemble each other: FedDW and Fedistill+."""
+
+from typing import Literal
+
+from fedjax_nc import losses
+from fedjax_nc.errors import UserError
+from fedjax_nc.methods import parts, terms
+from fedjax_nc.methods.averaging import fedavg
+from fedjax_nc.methods.base import Context, Method, Regulariser, Term, add
+from fedjax_nc.methods.registry import base, regulariser
+from fedjax_nc.types import HeadSpec
+
+
+@base
+def feddw(
+    *,
+    mu: float = 0.1,
+    rule: Literal["paper", "code"] = "paper",
+    decay: bool = False,
+    form: Literal["softmax", "linear"] = "softmax",
+    bias: bool = False,
+) -> Method:
+    """FedDW: class vectors relate to each other as the soft labels of all clients do.
+
+    Paper:    Liu et al., FedDW: Distilling Weights through Consistency Optimization in
+              Heterogeneous Federated Learning, arXiv 2412.04521, 2024, eqs. 7, 11, 26-30.
+    Changes:  + mu/C^2 |S - softmax(W W^T)|_F^2 with the soft-label matrix S; head without bias.
+    Defaults: mu = 0.1 (CIFAR-10), 10 (CIFAR-100); S by equation 7 over the round's participants.
+    Differs:  the code starts S at the identity, averages it with all uploads of all past rounds
+              (rule = code), divides mu by 10 every ninth round (decay), keeps the head's bias
+              (bias), and has no linear form. Unknown rows of S count nothing under rule = paper.
+    Uploads:  the model, a C x C matrix and C counts.
+
+    Args:
+      mu: weight of the consistency term.
+      rule: how the server updates S, by equation 7 or as the released code.
+      decay: divide mu by 10 in every ninth round.
+      form: softmax of W W^T, or W W^T to first order around the received W, which is convex.
+      bias: keep the bias of the last layer.
+    """
+    plain = fedavg()._replace(head=HeadSpec(bias=bias))
+    return dw(mu=mu, rule=rule, decay=decay, form=form)(plain)
+
+
+@regulariser
+def dw(
+    *,
+    mu: float = 0.1,
+    rule: Literal["paper", "code"] = "paper",
+    decay: bool = False,
+    form: Literal["softmax", "linear"] = "softmax",
+) -> Regulariser:
+    """FedDW's term on any method that trains its class vectors: L + mu L_reg.
+
+    Paper:    Liu et al., FedDW, arXiv 2412.04521, 2024, section V-E.
+    Changes:  as feddw; the head keeps its bias if it has one.
+    Uploads:  in addition a C x C matrix and C counts.
+
+    Args:
+      mu: weight of the consistency term.
+      rule: how the server updates S, by equation 7 or as the released code.
+      decay: divide mu by 10 in every ninth round.
+      form: softmax of W W^T, or W W^T to first order around the received W.
+    """
+
+    def fn(c: Context):
+        soft, vectors = c.shared["soft_labels"], terms.class_vectors(c)
+        if form == "linear":
+            received = c.received.params["head"]["kernel"].T
+            relations = losses.linearised_gram(vectors, received)
+        else:
+            relations = losses.class_relations(vectors)
+        value = losses.soft_label_consistency(soft.matrix, relations, soft.seen)
+        return value * 0.1 ** ((soft.rounds + 1) // 9) if decay else value
+
+    def apply(method: Method) -> Method:
+        frozen = any(p.train is not None and "head" not in p.train for p in method.phases)
+        if frozen or method.head.kind != "linear":
+            raise UserError(
+                "dw moves the class vectors, and this method keeps them fixed: use a method that "
+                "trains a linear head, such as fedavg, fedprox, moon or scaffold"
+            )
+        return add(method, Term("dw", fn, mu), parts=(parts.soft_labels(rule),))
+
+    return apply
+
+
+@base
+def feddistill(
+    *,
+    gamma: float = 1.0,
+    rule: Literal["paper", "code"] = "code",
+    form: Literal["kl", "linear"] = "kl",
+) -> Method:
+    """Fedistill+: FedAvg that listens to the mean soft label of each class.
+
+    Paper:    Jeong et al., Communication-Efficient On-Device Machine Learning: Federated
+              Distillation and Augmentation under Non-IID Private Data, 2018; with averaged models
+              as compared in Liu et al., FedDW, arXiv 2412.04521, 2024, table IV.
+    Changes:  + gamma KL(S_y || softmax(z)) with FedDW's soft-label matrix S.
+    Defaults: gamma = 1; S as FedDW's code keeps it.
+    Differs:  FedDW's code gives PyTorch's KL probabilities in place of log-probabilities, so its
+              term is linear in them (form = linear).
+    Uploads:  the model, a C x C matrix and C counts.
+
+    Args:
+      gamma: weight of the term.
+      rule: how the server updates S, by FedDW's equation 7 or as its code.
+      form: the divergence, or what FedDW's code computes.
+    """
+
+    def fn(c: Context):
+        soft = c.shared["soft_labels"]
+        values = losses.soft_label_kl(c.out.logits, soft.matrix[c.batch.y], form)
+        return losses.masked_mean(values, c.batch.mask & soft.seen[c.batch.y])
+
+    return add(fedavg(), Term("soft_labels", fn, gamma), parts=(parts.soft_labels(rule),))

@@ -1,0 +1,123 @@
+"""Methods that shape the feature space: decorrelation and prototypes."""
+
+from typing import Literal
+
+import jax.numpy as jnp
+
+from fedjax_nc import losses
+from fedjax_nc.errors import UserError
+from fedjax_nc.methods import parts, terms
+from fedjax_nc.methods.averaging import fedavg
+from fedjax_nc.methods.base import Context, Method, Regulariser, Term, add
+from fedjax_nc.methods.fixed_head import fedetf
+from fedjax_nc.methods.registry import base, regulariser
+from fedjax_nc.types import Model
+
+
+@base
+def feddecorr(*, beta: float = 0.1) -> Method:
+    """FedDecorr: FedAvg with features that are uncorrelated over a batch.
+
+    Paper:    Shi et al., Towards Understanding and Mitigating Dimensional Collapse in
+              Heterogeneous Federated Learning, ICLR 2023.
+    Changes:  + beta/B mean_{i != j} M_ij^2, M = Z^T Z of the standardised features.
+    Defaults: beta = 0.1 (official code, FedBlade).
+    Differs:  FedBlade's eq. 8, |K|_F^2 / d^2, is about B times smaller; 0.1 belongs to the code's.
+    Uploads:  the model.
+
+    Args:
+      beta: weight of the decorrelation.
+    """
+    return decorr(beta=beta)(fedavg())
+
+
+@regulariser
+def decorr(
+    *, beta: float = 0.1, kind: Literal["feddecorr", "lddecorr"] = "feddecorr"
+) -> Regulariser:
+    """Decorrelated features on any method: L + beta L_decorr.
+
+    Paper:    Shi et al., FedDecorr, ICLR 2023; FedBlade, eq. 11, for lddecorr.
+    Uploads:  nothing more.
+
+    Args:
+      beta: weight of the decorrelation; 0.1 belongs to feddecorr, 0.005 to lddecorr.
+      kind: FedDecorr's squared correlations or FedBlade's log-determinant.
+    """
+    return lambda method: add(method, decorrelation(kind)._replace(weight=beta))
+
+
+def decorrelation(kind: str) -> Term:
+    """FedDecorr's or FedBlade's term on the body's features."""
+    loss = {"feddecorr": losses.frobenius, "lddecorr": losses.log_det}[kind]
+
+    def check(model: Model, batch_size: int) -> None:
+        del model
+        if batch_size < 2:
+            raise UserError(
+                f"{kind} correlates features over a batch: give --local.batch_size of 2 or more, "
+                f"not {batch_size}"
+            )
+
+    return Term(kind, lambda c: loss(c.out.features, c.batch.mask), check=check)
+
+
+@base
+def fedblade(
+    *,
+    beta: float = 0.005,
+    gamma: float = 1.0,
+    tau: float = 0.1,
+    decorr: Literal["lddecorr", "feddecorr", "none"] = "lddecorr",
+    feature_alignment: bool = True,
+    distribution_factor: bool = True,
+    projector_alignment: bool = True,
+    absent: Literal["one", "remove", "epsilon"] = "one",
+    dim: int = 0,
+) -> Method:
+    """FedBlade: FedETF with decorrelated features and prototypes that align body and projector.
+
+    Paper:    FedBlade: federated learning with bilateral alignment and feature decorrelation,
+              eqs. 11-17, algorithm 1.
+    Changes:  FedETF + beta L_LDDecorr + gamma (L_PA + L_FA); global prototypes of every class.
+    Defaults: beta = 0.005, gamma = 1, tau = 0.1 (appendix D); projector of width C, as FedETF.
+    Differs:  no code is public. Correlations are of the body's output, standardised as FedDecorr's
+              code. Before a class has a prototype its alignment terms are zero; a class nobody has
+              in a round keeps its old one (eq. 14 is 0/0). Absent classes count once, as FedETF's
+              code; the letter of eqs. 12 and 16 is absent = remove.
+    Uploads:  body, projector, scale, C prototypes and C counts.
+
+    Args:
+      beta: weight of the decorrelation.
+      gamma: weight of both alignments (PBA); 0 leaves them out.
+      tau: temperature of the feature alignment.
+      decorr: log-determinant, FedDecorr's term instead, or none (table 3, figure 3).
+      feature_alignment: L_FA (table 4, FA).
+      distribution_factor: class counts in L_FA (table 4, DF).
+      projector_alignment: L_PA (table 4, PA).
+      absent: how a class the client does not have counts in both balanced losses.
+      dim: width of the projector and the ETF; 0 means the number of classes.
+    """
+
+    def align_projector(c: Context):
+        known = c.shared["prototypes"]
+        projected, _ = c.model.head(c.weights.params, known.mean)
+        return losses.projector_alignment(projected, terms.class_vectors(c), known.seen)
+
+    def align_features(c: Context):
+        known = c.shared["prototypes"]
+        shift = losses.log_prior(c.info.class_counts, absent)
+        shift = shift if distribution_factor else jnp.zeros_like(shift)
+        values = losses.prototype_contrast(
+            c.out.features, c.batch.y, known.mean, known.seen, shift, tau
+        )
+        return losses.masked_mean(values, c.batch.mask)
+
+    extra = [] if decorr == "none" else [decorrelation(decorr)._replace(weight=beta)]
+    if projector_alignment and gamma:
+        extra.append(Term("projector_alignment", align_projector, gamma))
+    if feature_alignment and gamma:
+        extra.append(Term("feature_alignment", align_features, gamma))
+    uses = bool(gamma) and (projector_alignment or feature_alignment)
+    return add(fedetf(dim=dim, absent=absent), *extra,
+               parts=(parts.prototypes(),) if uses else ())  # fmt: skip
