@@ -62,6 +62,11 @@ def prepare(*configs: RunConfig, strict: bool = False) -> Job:
     model = models.build(
         cfg.model, spec.shape, spec.classes, method.head, norm=norm, conv=cfg.execution.conv,
         survival=method.survival)  # fmt: skip
+    if cfg.evaluation.finetune and not method.finetune:
+        raise UserError(
+            f"'{method.name}' defines no fine-tuning: leave it out with --evaluation.no-finetune, "
+            "or choose a method that has a global model to start from, such as fedavg or fedetf"
+        )
     for check in (t.check for p in method.phases for t in p.terms if t.check):
         check(model, cfg.local.batch_size)
     model = model._replace(init=jax.jit(model.init))  # traced once for this and the first state

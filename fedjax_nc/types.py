@@ -13,9 +13,14 @@ CLASSES = 0  # in HeadSpec.projector: as many units as there are classes
 FEATURES = -1  # in HeadSpec.projector: as many units as the body has features
 
 
+def narrow(channels: int, width: float) -> int:
+    """How many channels remain: near a multiple of eight, not below nine tenths of the share."""
+    return min(channels, divisible(channels * width))
+
+
 def divisible(channels: float, by: int = 8) -> int:
-    """A multiple of eight near this many channels, never below nine tenths of them (FedAlign)."""
-    nearest = max(by, int(channels + by / 2) // by * by)
+    """FedAlign's rounding, which for fewer than four channels gives 1 or 9."""
+    nearest = max(1, int(channels + by / 2) // by * by)
     return nearest + by if nearest < 0.9 * channels else nearest
 
 

@@ -16,6 +16,7 @@ import pytest  # noqa: E402
 # The package is imported inside the fixtures only: the jaxtyping plugin must come before it.
 
 SHAPE, CLASSES = (2, 3, 1), 4
+STAGES = ("lipschitz", "gradaug")  # terms that need a network of stages
 SIZES = (7, 0, 1, 12, 5, 3)  # ragged, one empty client, one with a single example
 
 
@@ -77,6 +78,7 @@ def tiny(tiny_split):
     from fedjax_nc.methods import registry
     from fedjax_nc.models.base import from_body
     from fedjax_nc.models.mlp import MLP
+    from fedjax_nc.models.resnet_cifar import ResNetCifar
     from fedjax_nc.train import local
     from fedjax_nc.train.round import Task
     from fedjax_nc.types import Batch, Hyper
@@ -92,7 +94,11 @@ def tiny(tiny_split):
         federation = config.Federation(
             **{"clients": len(SIZES), "participants": len(SIZES)} | (federation or {})
         )
-        model = from_body(MLP(norm=norm, widths=widths), SHAPE, CLASSES, method.head)
+        body = MLP(norm=norm, widths=widths)
+        if method.survival or any(t.name in STAGES for p in method.phases for t in p.terms):
+            keep = method.survival(3) if method.survival else ()
+            body = ResNetCifar(8, norm, "native", survival=keep, channels=(8, 16, 32))
+        model = from_body(body, SHAPE, CLASSES, method.head)
         task = Task(method, local.Trainer(model, local_cfg, batches), federation)
         counts = np.stack([np.bincount(y[p], minlength=CLASSES) for p in parts])
         tests = [p[::2] for p in parts]

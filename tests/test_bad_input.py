@@ -49,6 +49,28 @@ def test_unknown_name_is_answered_with_the_nearest(refused, argv, near):
         (["--method=fedavg |"], "cannot read method"),
         (["--method=fd"], "unknown method 'fd'"),
         (["--method=fedbabu | fd(beta=2.0)"], "between 0 and 1"),
+        (["--method=feddr_plus", "--hp.beta=1.5"], "beta = 1.5 must be between 0 and 1"),
+        (
+            ["--method=fedetf(dim=8)"],
+            "10 classes do not fit an etf head on 8 features: use a model "
+            "or a projector with at least 9",
+        ),
+        (["--method=fedblade", "--local.batch_size=1"], "give --local.batch_size of 2 or more"),
+        (["--method=fedalign", "--model=mlp"], "choose a residual network, e.g. --model=resnet8"),
+        (["--method=gradaug", "--model=mlp"], "choose a residual network, e.g. --model=resnet8"),
+        (["--method=stochdepth", "--model=mlp"], "choose resnet8, resnet20, resnet20_b"),
+        (["--method=stochdepth(last=1.5)"], "give a probability above 0, at most 1"),
+        (["--method=dot_regression | dw"], "keeps them fixed: use a method that trains a linear"),
+        (["--method=fedetf | moon(dim=64)"], "fixed class vectors or its own projector: use dim=0"),
+        (
+            ["--method=local", "--evaluation.finetune"],
+            "'local' defines no fine-tuning: leave it out with --evaluation.no-finetune",
+        ),
+        (
+            ["--method=fedetf(finetune='papr')"],
+            "unknown finetune of fedetf 'papr': did you mean 'paper'? choose from",
+        ),
+        (["--method=fedetf", "--hp.finetune=papr"], "paper"),
         (["stray"], "unknown argument stray"),
         (["--data.augment", "flop"], "unknown augmentation 'flop'"),
         (["--model=cnn"], "model 'cnn' takes images of at least 16x16"),
@@ -158,7 +180,7 @@ SEVEN = ["--federation.clients=7", "--federation.participants=7"]
         (["--data.per_client=11"], "choose from 1 to 10"),
         (["--federation.clients=2000"], "2000 clients for 1437 samples"),
         (["--method=fedetf(dim=5)"], "10 classes do not fit an etf head on 5 features"),
-        (["--method=fedetf", "--hp.dim=9"], "10 classes do not fit an etf head on 9 features"),
+        (["--method=fedetf", "--hp.dim=8"], "10 classes do not fit an etf head on 8 features"),
         (["--execution.devices=99"], "--execution.devices=99: this machine has"),
     ],
 )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from trees import only, same
 
-from fedjax_nc import evaluate, tree
+from fedjax_nc import evaluate, report, tree
 from fedjax_nc.methods import base
 from fedjax_nc.train import executors
 
@@ -69,10 +69,13 @@ def test_personalise_fedetf(x64, tiny):
     phases, hyper = t.task.method.finetune, t.hyper._replace(term_weights=())
     assert any(isinstance(p, base.Repeat) for p in phases)
     score = personal_scores(t, "scan", phases, hyper=hyper)
-    np.testing.assert_array_equal(score.count, t.data.client_test.size)
+    assert score.correct.shape == (2, 6)  # after the body and after the only cycle
+    np.testing.assert_array_equal(score.count[-1], t.data.client_test.size)
     how = executors.make_executor("scan")
     tested = evaluate.make_evaluate(t.task, how, 4)(t.state().weights, t.data)["clients"]
-    assert np.sum(score.loss) < np.sum(tested.loss)  # tests are among the training examples here
+    assert np.sum(score.loss[-1]) < np.sum(
+        tested.loss
+    )  # tests are among the training examples here
     seen = []
     whole = evaluate.personalise(t.task, how, 4, phases, t.state(), hyper, t.data,
                                  lambda *progress: seen.append(progress))  # fmt: skip
@@ -86,7 +89,8 @@ def test_personalise_without_training_is_evaluation(x64, tiny, executor):
     phase = t.task.method.phases[0]._replace(epochs=0)
     score = personal_scores(t, executor, (phase,), batch_size=3)
     how = executors.make_executor(executor)
-    same(score, evaluate.make_evaluate(t.task, how, 3)(t.state().weights, t.data)["clients"])
+    tested = evaluate.make_evaluate(t.task, how, 3)(t.state().weights, t.data)["clients"]
+    same(jax.tree.map(lambda x: x[0], score), tested)
 
 
 def test_personalise_equals_a_round_of_one_client(x64, tiny):
@@ -96,4 +100,48 @@ def test_personalise_equals_a_round_of_one_client(x64, tiny):
     alone, _ = only(t, LARGEST).run(1, state=t.state())
     index, size = tree.take(t.data.client_test, LARGEST)
     expected = by_hand(t, alone.weights, index[:size])
-    np.testing.assert_allclose([s[LARGEST] for s in score], expected, rtol=1e-9)
+    np.testing.assert_allclose([s[-1, LARGEST] for s in score], expected, rtol=1e-9)
+
+
+def test_fine_tuning_is_recorded_step_by_step(x64, tiny):
+    """What is recorded after cycle n is what n cycles give."""
+    scores = []
+    for cycles in (1, 3):
+        t = tiny(f"fedetf(cycles={cycles}, finetune_epochs=1)")
+        hyper = t.hyper._replace(term_weights=())
+        scores.append(personal_scores(t, "scan", t.task.method.finetune, hyper=hyper))
+    assert [len(s.correct) for s in scores] == [2, 4]
+    same(scores[0], jax.tree.map(lambda x: x[:2], scores[1]))
+    record = report.over_time("finetuned", scores[1])
+    assert len(record["finetuned_curve"]) == 4
+    assert record["finetuned_curve"][-1] == record["finetuned_accuracy"]
+
+
+def test_calibration_is_least_squares(x64, tiny):
+    """SphereFed's head from sums over clients equals the one from all their data at once."""
+    t = tiny("spherefed(calibrate=True)", norm="none")
+    weights = t.state().weights
+    numbers = np.concatenate([i[:n] for i, n in zip(*t.data.train, strict=True)])
+    batch = t.task.trainer.batches(t.data.pool, numbers, numbers >= 0, None)
+    out, _ = t.task.trainer.model.apply(weights, batch.x, train=False)
+    z, y = np.asarray(out.projected), np.eye(4)[np.asarray(batch.y)]
+    ridge = 1e-4 * np.trace(z.T @ z) / z.shape[1]
+    expected = np.linalg.solve(z.T @ z + ridge * np.eye(z.shape[1]), z.T @ y)
+    for executor in ("scan", "sharded", "debug"):
+        how = executors.make_executor(executor)
+        after = evaluate.make_calibrate(t.task, how, 3)(weights, t.data)
+        np.testing.assert_allclose(after.params["head"]["kernel"], expected, rtol=1e-9)
+        same(after.params["body"], weights.params["body"])
+
+
+def test_personal_prediction_of_fedgela(x64, tiny):
+    """A client without some classes gives them logit zero; the global model knows no client."""
+    t = tiny("fedgela")
+    score = personal_scores(t, "scan", (t.task.method.phases[0]._replace(epochs=0),))
+    index, size = tree.take(t.data.client_test, LARGEST)
+    batch = t.task.trainer.batches(t.data.pool, index[:size], index[:size] >= 0, None)
+    out, _ = t.task.trainer.model.apply(t.state().weights, batch.x, train=False)
+    counts = np.asarray(t.data.class_counts[LARGEST])
+    logits = np.asarray(out.logits) * 4 * counts / counts.sum()
+    hits = np.sum(np.argmax(logits, -1) == np.asarray(batch.y))
+    assert int(score.correct[-1, LARGEST]) == hits

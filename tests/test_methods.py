@@ -56,7 +56,7 @@ def test_manual_page(entry):
 @pytest.mark.parametrize("name", catalogue.bases())
 def test_method_is_named_by_its_specification(name):
     method = registry.build(name)
-    assert method.name == name and method.finetune
+    assert method.name == name and bool(method.finetune) == (name != "local")
     assert all(isinstance(p, Phase) for p in method.phases)
 
 
@@ -192,17 +192,43 @@ def test_trained_groups():
 # ---- every combination ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("regulariser", [None, *catalogue.regularisers()])
+COMBINED = ("fedavg", "scaffold", "fedetf", "fedblade")  # with every regulariser
+SYNERGY = [
+    base if other is None else f"{base} | {other}"
+    for base in ("fedavg", "fedbabu", "spherefed", "fedetf", "fedgela", "dot_regression")
+    for other in (None, "prox", "moon", "kd", "ntd", "ld", "fd")
+]  # FedDr+, table 2
+
+
+@pytest.mark.parametrize("regulariser", catalogue.regularisers())
 @pytest.mark.parametrize("name", catalogue.bases())
-def test_every_combination_traces(tiny, name, regulariser):
-    spec = f"{name} | {regulariser}" if regulariser else name
+def test_every_combination_builds_or_says_why_not(name, regulariser):
+    own = {"fedprox": "prox", "moon": "moon", "feddr_plus": "fd", "feddw": "dw",
+           "feddecorr": "decorr", "fedalign": "align"}  # fmt: skip
+    fixed = ("fedbabu", "spherefed", "fedetf", "fedgela", "dot_regression", "feddr_plus",
+             "fedblade")  # fmt: skip
+    twice = own.get(name) == regulariser or (name, regulariser) == ("feddistill", "dw")
     try:
-        t = tiny(spec, norm="none", widths=(4,))
-    except UserError as error:  # a method refuses only the regulariser it already is
-        own = {"fedprox": "prox", "moon": "moon", "feddr_plus": "fd"}
-        assert own.get(name) == regulariser and "use the regulariser once" in str(error)
-        return
-    task = t.task
+        registry.build(f"{name} | {regulariser}")
+    except UserError as error:
+        if regulariser == "dw" and name in fixed:
+            assert "keeps them fixed: use a method that trains a linear head" in str(error)
+        else:
+            assert twice and "use the regulariser once" in str(error)
+    else:
+        assert not twice
+
+
+@pytest.mark.parametrize(
+    "spec",
+    dict.fromkeys([
+        *catalogue.bases(), *SYNERGY,
+        *(f"{b} | {r}" for b in COMBINED for r in catalogue.regularisers()
+          if r != "dw" or b in ("fedavg", "scaffold")),
+    ]),
+)  # fmt: skip
+def test_every_combination_traces(tiny, spec):
+    task = (t := tiny(spec, norm="none", widths=(4,))).task
     round_fn = rounds.make_round(task, executors.make_executor("scan"))
 
     def one_round(key):

@@ -14,7 +14,7 @@ from fedjax_nc.methods import terms
 from fedjax_nc.methods.averaging import fedavg
 from fedjax_nc.methods.base import Context, Method, Regulariser, Term, add, clipped
 from fedjax_nc.methods.registry import base, regulariser
-from fedjax_nc.types import Batch, Model, divisible
+from fedjax_nc.types import Batch, Model, narrow
 
 
 @base
@@ -33,7 +33,7 @@ def fedalign(
     Changes:  + mu L_lip, the squared gap between the spectral norms of two transmitting matrices.
     Defaults: width 0.25, mu = 0.45 (tables 6-10).
     Differs:  as the code, the narrow stage gets only the first channels (cut; eq. 7 has all), the
-              term is scaled to the size of the cross-entropy (relative; eq. 5 is not), and gradients
+              term is scaled to the size of the cross-entropy (relative; eq. 5 is not), gradients
               are cut at norm 10 (clip). Narrow passes use the batch's statistics.
     Uploads:  the model.
 
@@ -71,10 +71,10 @@ def align(
 
     def fn(c: Context):
         before, after = (lax.stop_gradient(m) for m in c.out.blocks[-2:])
-        part = before[..., : divisible(width * before.shape[-1])] if cut else before
+        part = before[..., : narrow(before.shape[-1], width)] if cut else before
         assert c.model.last_stage is not None
-        narrow = c.model.last_stage(c.weights, part, width=width, mask=c.batch.mask)
-        gap = constant(part, narrow) - constant(before, after)
+        output = c.model.last_stage(c.weights, part, width=width, mask=c.batch.mask)
+        gap = constant(part, output) - constant(before, after)
         value = losses.masked_mean(gap**2, c.batch.mask)
         if not relative:
             return value
@@ -150,7 +150,7 @@ def distinct_widths(channels: tuple[int, ...], least: float) -> tuple[list[float
     """Widths from the least to 1 that differ after rounding channels, and how likely each is."""
     found: dict[tuple[int, ...], list[float]] = {}
     for width in np.linspace(least, 1.0, 201):
-        found.setdefault(tuple(divisible(c * width) for c in channels), []).append(float(width))
+        found.setdefault(tuple(narrow(c, width) for c in channels), []).append(float(width))
     groups = list(found.values())
     return [group[-1] for group in groups], [len(group) / 201 for group in groups]
 

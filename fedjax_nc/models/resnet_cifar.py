@@ -1,7 +1,7 @@
 """Residual networks for small images: three stages of basic blocks, 16-32-64 channels.
 
-Any width: a narrow network has the first channels of every layer (`divisible` says how many). Any
-survival: in training a block is left out now and then (StochDepth).
+Any width: a narrow network has the first channels of every layer, as many as `types.narrow` says.
+Any survival: in training a block is left out now and then (StochDepth).
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from fedjax_nc.models.conv import Conv, he_normal, tile
 from fedjax_nc.models.lowerings import settle
 from fedjax_nc.models.norm import Norm
 from fedjax_nc.models.tiles import untile
-from fedjax_nc.types import divisible
+from fedjax_nc.types import narrow
 
 
 class BasicBlock(nn.Module):
@@ -32,7 +32,7 @@ class BasicBlock(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask):
         """One residual block."""
-        channels = divisible(self.channels * self.width) if self.width != 1 else self.channels
+        channels = narrow(self.channels, self.width)
         kept = self.keep
         if self.keep < 1 and train and not self.is_initializing():  # one coin for the whole batch
             kept = jax.random.bernoulli(self.make_rng("dropout"), self.keep).astype(jnp.float32)
@@ -97,7 +97,7 @@ class ResNetCifar(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask):
         """Features of a batch, and the map after each stage."""
-        first = divisible(self.channels[0] * self.width) if self.width != 1 else self.channels[0]
+        first = narrow(self.channels[0], self.width)
         x = tile(Conv(first, 3, padding=1, lowering=self.conv, kernel_init=he_normal)(x), self.conv)
         x = nn.relu(Norm(self.norm)(x, train=train, mask=mask))
         blocks = []
