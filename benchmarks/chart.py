@@ -94,6 +94,12 @@ def sheets(result: dict[str, Any]) -> list[Sheet]:
                  ["warm compile cache", f"{s['warm_seconds']:.2f}"]]  # fmt: skip
         head = [s["command"], "s to the end of the first round"]
         made.append(Sheet("start, imports included", head, cells))
+    if "method_cost" in result:
+        cells = [[r["method"].replace("|", "\\|"), r["model"], f"{r['step_ms']:.2f}",
+                  ratio(r["step_ratio"]), ratio(r["round_ratio"]), ratio(r["memory_ratio"])]
+                 for r in result["method_cost"]["rows"]]  # fmt: skip
+        head = ["", "model", "ms per step", "step", "round", "memory"]
+        made.append(Sheet("cost beside FedAvg's on the same model", head, cells))
     if "shapes" in result:
         made.append(_convolutions(result))
     return made

@@ -155,8 +155,8 @@ def show(rows: list[dict[str, Any]]) -> None:
         table.add_row(r["method"], r["model"], f"{r['step_ms']:.2f}", chart.ratio(r["step_ratio"]),
                       *verdict(r, "step"), chart.ratio(r["round_ratio"]), f"{r['memory_mb']:.1f}",
                       chart.ratio(r["memory_ratio"]), *verdict(r, "memory"))  # fmt: skip
-    console.print(table)
-    console.print(f"'{WIDE}' is a model of this benchmark only")
+    wide = any(r["model"] == WIDE for r in rows)
+    console.print(table, f"'{WIDE}' is a model of this benchmark only\n" if wide else "", end="")
     missed = [f"{r['method']} ({what})" for r in rows for what in ("step", "memory")
               if verdict(r, what)[1] == "not met"]  # fmt: skip
     console.print("targets not met:", ", ".join(missed) or "none")
@@ -172,7 +172,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--repeats", type=int, default=9, help="turns that count")
     parser.add_argument("--out", default=str(RESULTS), help="results file")
     flags = parser.parse_args(argv)
-    os.environ.setdefault("NPROC", "1")  # threads of XLA's pool
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("NPROC", "1")  # as `start_jax` does when every core has a device
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
     try:
         if min(flags.repeats, flags.batches, flags.batch_size) < 1:

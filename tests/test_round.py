@@ -149,7 +149,7 @@ def test_personal_groups_never_leave(x64, tiny):
     one = plain(one)
     identical(one.weights.params["head"], first.weights.params["head"])
     assert differ(one.weights.params["body"], first.weights.params["body"])
-    heads = one.clients["personal"]["head"]["kernel"]
+    heads = one.clients["personal"].params["head"]["kernel"]
     assert len(np.unique(heads.reshape(6, -1), axis=0)) == 6  # five trained ones and the start
     identical(heads[EMPTY], first.weights.params["head"]["kernel"])
     # another client's head is not felt, my own is
@@ -157,8 +157,8 @@ def test_personal_groups_never_leave(x64, tiny):
     mixed = jax.tree.map(lambda a, b: a.at[0].set(b[0]), start.clients["personal"], changed)
     other, _ = t.run(1, state=with_clients(start, {"personal": mixed}))
     other = plain(other)
-    identical(other.clients["personal"]["head"]["kernel"][1:], heads[1:])
-    assert differ(other.clients["personal"]["head"]["kernel"][0], heads[0])
+    identical(other.clients["personal"].params["head"]["kernel"][1:], heads[1:])
+    assert differ(other.clients["personal"].params["head"]["kernel"][0], heads[0])
     assert differ(other.weights.params["body"], one.weights.params["body"])
 
 

@@ -284,8 +284,8 @@ ON_CIFAR = {
             "fedblade(decorr='feddecorr')", "fedblade(decorr='none')",
             "fedblade(gamma=0.0)", "fedblade(feature_alignment=False)",
             "fedblade(distribution_factor=False)", "fedblade(projector_alignment=False)"),
-    "resnet8": ("fedalign", "fedalign(cut=False, relative=False)", "gradaug(subnets=1, min_width=0.9)",
-                "stochdepth", "mixup"),
+    "resnet8": ("fedalign", "fedalign(cut=False, relative=False)", "stochdepth", "mixup",
+                "gradaug(subnets=1, min_width=0.9)"),
 }  # fmt: skip
 
 
@@ -297,7 +297,8 @@ def test_systems_train_on_cifar10(model, spec):
     except UserError as error:
         pytest.skip(str(error))
     argv = [f"--method={spec}", "--dataset=cifar10", f"--model={model}", "--data.limit=2000",
-            "--federation.clients=8", "--federation.participants=2", "--local.epochs=1"]  # fmt: skip
+            "--federation.clients=8", "--federation.participants=2",
+            "--local.epochs=1"]  # fmt: skip
     assert np.all(np.isfinite(two_rounds(argv)))
 
 

@@ -23,7 +23,7 @@ def feddw(
     """FedDW: class vectors relate to each other as the soft labels of all clients do.
 
     Paper:    Liu et al., FedDW: Distilling Weights through Consistency Optimization in
-              Heterogeneous Federated Learning, arXiv 2412.04521, 2024, eqs. 7, 11, 26-30.
+              Heterogeneous Federated Learning, 2024, eqs. 7, 11, 26-30.
     Changes:  + mu/C^2 |S - softmax(W W^T)|_F^2 with the soft-label matrix S; head without bias.
     Defaults: mu = 0.1 (CIFAR-10), 10 (CIFAR-100); S by equation 7 over the round's participants.
     Differs:  the code starts S at the identity, averages it with all uploads of all past rounds
@@ -52,7 +52,7 @@ def dw(
 ) -> Regulariser:
     """FedDW's term on any method that trains its class vectors: L + mu L_reg.
 
-    Paper:    Liu et al., FedDW, arXiv 2412.04521, 2024, section V-E.
+    Paper:    Liu et al., FedDW, 2024, section V-E.
     Changes:  as feddw; the head keeps its bias if it has one.
     Uploads:  in addition a C x C matrix and C counts.
 
@@ -94,9 +94,8 @@ def feddistill(
 ) -> Method:
     """Fedistill+: FedAvg that listens to the mean soft label of each class.
 
-    Paper:    Jeong et al., Communication-Efficient On-Device Machine Learning: Federated
-              Distillation and Augmentation under Non-IID Private Data, 2018; with averaged models
-              as compared in Liu et al., FedDW, arXiv 2412.04521, 2024, table IV.
+    Paper:    Jeong et al., Communication-Efficient On-Device Machine Learning, 2018; with averaged
+              models in Liu et al., FedDW, 2024, table IV.
     Changes:  + gamma KL(S_y || softmax(z)) with FedDW's soft-label matrix S.
     Defaults: gamma = 1; S as FedDW's code keeps it.
     Differs:  FedDW's code gives PyTorch's KL probabilities in place of log-probabilities, so its

@@ -77,8 +77,8 @@ def fedblade(
 ) -> Method:
     """FedBlade: FedETF with decorrelated features and prototypes that align body and projector.
 
-    Paper:    FedBlade: federated learning with bilateral alignment and feature decorrelation,
-              eqs. 11-17, algorithm 1.
+    Paper:    anonymous, Stabilizing Heterogeneous Federated Learning via Feature Decorrelation and
+              Bilateral Alignment, under review 2025, eqs. 11-17, algorithm 1.
     Changes:  FedETF + beta L_LDDecorr + gamma (L_PA + L_FA); global prototypes of every class.
     Defaults: beta = 0.005, gamma = 1, tau = 0.1 (appendix D); projector of width C, as FedETF.
     Differs:  no code is public. Correlations are of the body's output, standardised as FedDecorr's
