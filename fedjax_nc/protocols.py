@@ -24,7 +24,8 @@ def quick(dataset: str, method: str) -> Settings:
     Gradients are clipped at norm 10, without which SCAFFOLD diverges on clients of unequal size.
     Fine-tuning is left out for time: --evaluation.finetune adds it.
     """
-    lr = {"fedetf": 0.05, "dot_regression": 0.2, "feddr_plus": 0.2}.get(method, 0.02)
+    lr = {"fedetf": 0.05, "fedblade": 0.05, "dot_regression": 0.2, "feddr_plus": 0.2,
+          "spherefed": 0.5}.get(method, 0.02)  # fmt: skip
     config = RunConfig(
         method, dataset, _model(dataset, "cnn"), "quick", 30,
         data=Data(partition="classes", per_client=2, client_test="matched"),
@@ -73,7 +74,8 @@ def feddw(dataset: str, method: str) -> Settings:
                     optimizer="adam", lr=0.001),
         federation=Federation(10, 10),
     )  # fmt: skip
-    return config, {"moon": {"mu": 5.0, "dim": 0}}.get(method, {})
+    weight = {"mu": 10.0 if dataset == "cifar100" else 0.1}  # section V-B
+    return config, {"moon": {"mu": 5.0, "dim": 0}, "feddw": weight}.get(method, {})
 
 
 def feddr_plus(dataset: str, method: str) -> Settings:
@@ -86,8 +88,8 @@ def feddr_plus(dataset: str, method: str) -> Settings:
     RandomResizedCrop; the CNN stands in until the project has VGG-11 and MobileNet.
     """
     hundred = dataset in ("cifar100", "tiny_imagenet")
-    small = {"fedetf": 0.05, "dot_regression": 0.35, "feddr_plus": 0.35}
-    large = {"fedetf": 0.5, "dot_regression": 5.0, "feddr_plus": 5.0}
+    small = {"fedetf": 0.05, "dot_regression": 0.35, "feddr_plus": 0.35, "spherefed": 0.55}
+    large = {"fedetf": 0.5, "dot_regression": 5.0, "feddr_plus": 5.0, "spherefed": 6.5}
     lr = large.get(method, 0.1) if hundred else small.get(method, 0.01)
     config = RunConfig(
         method, dataset, _model(dataset, "cnn"), "feddr_plus", 320,
@@ -97,7 +99,9 @@ def feddr_plus(dataset: str, method: str) -> Settings:
                     weight_decay=1e-5, schedule="step", decay=0.1, milestones=(160, 240)),
         federation=Federation(100, 10, weights="equal"),
     )  # fmt: skip
-    return config, {"fedprox": {"mu": 0.001}, "moon": {"dim": 0}}.get(method, {})
+    own = {"fedprox": {"mu": 0.001}, "moon": {"dim": 0}, "fedgela": {"form": "feddr"},
+           "fedetf": {"absent": "remove"}}  # fmt: skip
+    return config, own.get(method, {})
 
 
 def fedalign(dataset: str, method: str) -> Settings:

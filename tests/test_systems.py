@@ -37,6 +37,7 @@ EQUAL = [
     ("feddw(mu=0.0, bias=True)", "fedavg"),
     ("feddw(bias=True)", "fedavg | dw"),
     ("feddistill(gamma=0.0)", "fedavg"),
+    ("feddistill(gamma=0.0, rule='paper') | dw", "fedavg | dw"),
     ("feddecorr(beta=0.0)", "fedavg"),
     ("mixup(gamma=0.0)", "fedavg"),
     ("stochdepth(last=1.0)", "fedalign(mu=0.0, clip=0.0)"),

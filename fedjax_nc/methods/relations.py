@@ -58,7 +58,8 @@ def dw(
 
     Args:
       mu: weight of the consistency term.
-      rule: how the server updates S, by equation 7 or as the released code.
+      rule: how the server updates S, by equation 7 or as the released code; feddistill's own S
+        stays as it is.
       decay: divide mu by 10 in every ninth round.
       form: softmax of W W^T, or W W^T to first order around the received W.
     """
@@ -80,7 +81,8 @@ def dw(
                 "dw moves the class vectors, and this method keeps them fixed: use a method that "
                 "trains a linear head, such as fedavg, fedprox, moon or scaffold"
             )
-        return add(method, Term("dw", fn, mu), parts=(parts.soft_labels(rule),))
+        known = any(part.name == "soft_labels" for part in method.parts)  # Fedistill+ has them
+        return add(method, Term("dw", fn, mu), parts=() if known else (parts.soft_labels(rule),))
 
     return apply
 
