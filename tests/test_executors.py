@@ -16,13 +16,18 @@ EMPTY, SINGLE, LARGEST = 1, 2, 3  # clients of the tiny federation
 
 
 QUICK = ("scaffold", "fedbabu | fd(beta=0.9)")  # parts and a server rule; a frozen head, a teacher
+FEWER = {"gradaug": "gradaug(min_width=1.0)"}  # four branches to compile instead of eight
 
 
 @pytest.mark.parametrize(
     "spec",
     [
         *QUICK,
-        *(pytest.param(n, marks=pytest.mark.slow) for n in catalogue.bases() if n not in QUICK),
+        *(
+            pytest.param(FEWER.get(name, name), marks=pytest.mark.slow)
+            for name in catalogue.bases()
+            if name not in QUICK
+        ),
     ],
 )
 def test_executors_agree(x64, tiny, spec):
@@ -40,15 +45,15 @@ def test_executors_agree(x64, tiny, spec):
     group = FROZEN.get(spec.split()[0])
     if group:
         identical(expected.weights.params[group], start.weights.params[group])
-    for name in EXECUTORS:
+    for name in EXECUTORS if spec in QUICK else ("vmap", "sharded"):
         if name == "debug":  # slow: one round
             state, other = t.run(1, name, state=fresh(initial))
             same(state, after_one)
             same(other.sums, first_metrics.sums)
         elif name != "scan":
             state, other = t.run(2, name, state=fresh(initial))
-            same(state, expected)
-            same(other.sums, metrics.sums)
+            same(state, expected, rtol=1e-8)
+            same(other.sums, metrics.sums, rtol=1e-8)
 
 
 def test_debug_names_the_client(tiny):
