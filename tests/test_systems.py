@@ -13,6 +13,7 @@ from trees import differ, identical, only, same
 from fedjax_nc import flags, tree
 from fedjax_nc.data import datasets
 from fedjax_nc.errors import UserError
+from fedjax_nc.io import checkpoint
 from fedjax_nc.job import first_state, prepare
 from fedjax_nc.loop import make_hyper
 from fedjax_nc.methods import forward
@@ -310,3 +311,16 @@ def test_fine_tuning_helps_on_digits(tmp_path, spec):
             "--data.alpha=0.1", "--evaluation.finetune"]  # fmt: skip
     summary = json.loads((train(tmp_path, argv) / "summary.json").read_text())
     assert summary["finetuned_accuracy"] > summary["client_accuracy"]
+
+
+@pytest.mark.parametrize("spec", ["fedblade", "feddw(rule='code')", "local"])
+def test_state_survives_a_checkpoint(tmp_path, tiny, spec):
+    """Prototypes with their masks, soft labels with their history, models that stay at home."""
+    t = tiny(spec)
+    state, _ = t.run(2)
+    with checkpoint.open_manager(tmp_path / "ckpt") as manager:
+        checkpoint.save([manager], state)
+        restored, warnings = checkpoint.restore(manager, t.state())
+    assert not warnings
+    identical(restored, state)
+    identical(t.run(1, state=restored)[0], t.run(1, state=state)[0])
