@@ -3,16 +3,17 @@ VENV := $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV),.venv)
 BIN := $(VENV)/bin
 READY := $(VENV)/.fedjax_nc-ready
 METHOD ?= fedetf
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .PHONY: run test slow check setup docs bench
 run: $(READY)  ## train METHOD on the default dataset
 	$(BIN)/python experiments/run.py --method="$(METHOD)"
 
 test: $(READY)  ## the default tests
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 slow: $(READY)  ## whole commands, kill and resume, real CIFAR-10
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) -m slow
 
 check: $(READY)  ## formatting, lint, types
 	$(BIN)/ruff format --check .

@@ -8,6 +8,7 @@ jax.config.update("jax_num_cpu_devices", 2)
 # default: the package adds vectors to matrices on purpose, and so do optax and flax.)
 jax.config.update("jax_disable_most_optimizations", True)
 
+import os  # noqa: E402
 from typing import Any, NamedTuple  # noqa: E402
 
 import numpy as np  # noqa: E402
@@ -21,8 +22,12 @@ SIZES = (7, 0, 1, 12, 5, 3)  # ragged, one empty client, one with a single examp
 
 
 def pytest_configure(config):
-    """Keep compiled functions from one session to the next, where pytest keeps its own cache."""
-    jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
+    """Keep compiled functions from one session to the next, where pytest keeps its own cache.
+
+    Each worker has its own: a file that one writes another may read half of.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+    jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir(f"jax-{worker}")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
