@@ -39,7 +39,7 @@ from fedjax_nc.models import base
 from fedjax_nc.models.conv import Dense
 from fedjax_nc.models.resnet_cifar import ResNetCifar
 from fedjax_nc.train import local
-from fedjax_nc.train.round import make_round, make_rows, make_view
+from fedjax_nc.train.round import make_round, make_rows, make_view, sent
 
 RESULTS = Path(__file__).parent / "results" / "method_cost.json"
 EPOCHS = 5
@@ -63,8 +63,8 @@ class Wide(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask):
         """Features of a batch, and the map after each stage."""
-        blocks, x = ResNetCifar(8)(x, train=train, mask=mask)
-        return blocks, Dense(1280)(x)
+        blocks, levels, x = ResNetCifar(8)(x, train=train, mask=mask)
+        return blocks, levels, Dense(1280)(x)
 
 
 def make_job(method: str, model: str, batch_size: int, batches: int) -> Job:
@@ -89,7 +89,7 @@ def compiled(job: Job) -> tuple[Any, Any, float]:
     def train(state, hyper, data):
         row = tree.take(make_rows(task, state.key, jnp.arange(1), data), 0)
         kept = tree.take(dict(state.clients), 0)
-        view = make_view(task, state.weights, state.shared, kept, row, hyper.lr)
+        view = make_view(task, state.weights, sent(task.method, state.shared), kept, row, hyper.lr)
         client = local.Client(data.pool, row["index"], view, row["key"])
         return local.run_phases(task.trainer, task.method.phases, hyper, client)
 

@@ -11,7 +11,7 @@ from fedjax_nc import losses, tree
 from fedjax_nc.data.federated import FederatedData, Pool
 from fedjax_nc.train import local
 from fedjax_nc.train.executors import Executor
-from fedjax_nc.train.round import Task, make_rows, make_view
+from fedjax_nc.train.round import Task, make_rows, make_view, sent
 from fedjax_nc.types import Hyper, Outputs, State, Table, Weights
 
 
@@ -89,7 +89,7 @@ def make_personalise(
 
         def test(weights: Weights) -> Score:
             return score_row(trainer, batch_size, weights, pool, row["test"],
-                             lambda out: task.method.predict(out, row["counts"]))  # fmt: skip
+                             lambda out: task.method.predict(out, weights, view))  # fmt: skip
 
         return local.run_phases(trainer, phases, hyper, me, opts, test).seen, {}
 
@@ -97,7 +97,7 @@ def make_personalise(
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.round), 2)
         rows = make_rows(task, key, ids, data)
         rows |= {"kept": kept, "test": tree.take(data.client_test, ids)}
-        broadcast = (state.weights, state.shared, hyper, data.pool)
+        broadcast = (state.weights, sent(task.method, state.shared), hyper, data.pool)
         scores, _ = executor.run(one, broadcast, rows, rows["steps"])
         return jax.tree.map(lambda x: jnp.moveaxis(x, 0, -1), scores)
 
@@ -132,21 +132,23 @@ def personalise(
 
 def make_calibrate(
     task: Task, executor: Executor, batch_size: int, seeds: FederatedData | None = None
-) -> Callable[[Weights, FederatedData], Weights]:
+) -> Callable[[Weights, jax.Array, FederatedData], Weights]:
     """The method's step after the last round: sums over everybody's data, then its solution."""
     posthoc = task.method.posthoc
     assert posthoc is not None
 
     def one(broadcast, row):
         weights, pool = broadcast
-        return {}, local.sum_over(task.trainer, batch_size, weights, pool, row, posthoc.collect)
+        sums = local.sum_over(task.trainer, batch_size, weights, pool, row, posthoc.collect)
+        return {}, posthoc.upload(sums)
 
-    def run(weights: Weights, data: FederatedData) -> Weights:
+    def run(weights: Weights, key: jax.Array, data: FederatedData) -> Weights:
         steps = -(-data.train.size // batch_size)
         _, sums = executor.run(one, (weights, data.pool), data.train, steps)
-        return posthoc.solve(weights, sums)
+        key = jax.random.fold_in(key, 2**32 - 2)  # no round has this number
+        return posthoc.solve(task.trainer.model, weights, sums, key)
 
-    fn = run if seeds is None else jax.vmap(run, (0, seeds))
+    fn = run if seeds is None else jax.vmap(run, (0, 0, seeds))
     return jax.jit(fn) if executor.jit else fn
 
 

@@ -8,7 +8,11 @@ from jaxtyping import Array, Float
 
 def safe_norm(x: Float[Array, "*b d"], eps: float = 1e-12) -> Float[Array, "*b"]:
     """Euclidean norm over the last axis, at least `eps`; its gradient at zero is zero, not NaN."""
-    sq = jnp.sum(x * x, axis=-1)
+    return safe_sqrt(jnp.sum(x * x, axis=-1), eps)
+
+
+def safe_sqrt(sq: Float[Array, "*b"], eps: float = 1e-12) -> Float[Array, "*b"]:
+    """Square root, at least `eps`; its gradient at zero is zero, not infinite."""
     above = sq > eps * eps
     # the inner where keeps the derivative of sqrt away from zero, the outer one picks the value
     return jnp.where(above, jnp.sqrt(jnp.where(above, sq, 1.0)), eps)

@@ -21,7 +21,8 @@ from fedjax_nc.data import federated
 from fedjax_nc.io import checkpoint, plots, records, rundir
 from fedjax_nc.job import Job, first_state, only, place
 from fedjax_nc.train import local, schedule
-from fedjax_nc.train.round import RoundMetrics, make_round, make_rounds, traffic
+from fedjax_nc.train.round import RoundMetrics, make_round, make_rounds
+from fedjax_nc.train.traffic import traffic
 from fedjax_nc.types import Hyper, State
 
 AT_ONCE = 10  # rounds in one dispatch, at most
@@ -127,7 +128,7 @@ def _run(
     state = _train(job, seeds, state, on_host, reporter)
     personal = _personal(job, state, reporter)
     calibrated = _calibrated(job, state)
-    up, down = (size // len(seeds) for size in traffic(job.task, state))
+    up, down = traffic(job.task, job.data.pool)
     summaries = []
     for seed, own, after in zip(seeds, personal, calibrated, strict=True):
         cfg = seed.config
@@ -235,7 +236,7 @@ def _calibrated(job: Job, state: State) -> list[dict[str, Any]]:
         return [{} for _ in job.configs]
     size = job.config.evaluation.batch_size
     weights = evaluate.make_calibrate(job.task, job.executor, size, job.axes)(
-        state.weights, job.data
+        state.weights, state.key, job.data
     )
     scores = evaluate.make_evaluate(job.task, job.executor, size, job.axes)(weights, job.data)
     each = [scores] if job.seeds is None else [

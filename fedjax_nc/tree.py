@@ -9,14 +9,19 @@ from optax.tree_utils import tree_scale as scale
 from optax.tree_utils import tree_sub as sub
 from optax.tree_utils import tree_zeros_like as zeros_like
 
-__all__ = ["add", "all_finite", "num_bytes", "num_elements", "pick", "put", "repeat", "scale",
-           "select", "sq_distance", "sub", "sum_leading", "take", "zeros",
+__all__ = ["add", "all_finite", "dot", "num_bytes", "num_elements", "pick", "put", "repeat",
+           "scale", "select", "sq_distance", "sub", "sum_leading", "take", "zeros",
            "zeros_like"]  # fmt: skip
 
 
 def sq_distance(a: Any, b: Any) -> jax.Array:
     """Sum of squared differences over all leaves. A sum of squares, so smooth at a == b."""
     return sum((jnp.sum((x - y) ** 2) for x, y in _pairs(a, b)), start=jnp.zeros(()))
+
+
+def dot(a: Any, b: Any) -> jax.Array:
+    """Inner product over all leaves."""
+    return sum((jnp.sum(x * y) for x, y in _pairs(a, b)), start=jnp.zeros(()))
 
 
 def select(condition: jax.Array, a: Any, b: Any) -> Any:

@@ -43,6 +43,7 @@ class Outputs(NamedTuple):
     """Every intermediate a loss may want; jit prunes what nobody reads."""
 
     blocks: tuple[Float[Array, "b ..."], ...]  # one feature map per stage
+    levels: tuple[Float[Array, "b ..."], ...]  # stem and stages before their last ReLU, pooled
     features: Float[Array, "b d"]  # h = f(x)
     projected: Float[Array, "b p"]  # g(h); equals the features without a projector
     logits: Float[Array, "b c"]
@@ -74,6 +75,7 @@ class HeadSpec(NamedTuple):
     normalise: bool = False  # unit-length projected features before the class vectors
     learn_scale: bool = False  # logits times a learnable temperature, 1 at the start
     encoder: bool = False  # the body ends with two dense layers and BatchNorm (FedGELA)
+    own: bool = False  # a second head that starts like the first, group `own_head` (Fed-RoD)
 
 
 class ClientInfo(NamedTuple):

@@ -9,7 +9,8 @@ from fedjax_nc.job import Job, first_state
 from fedjax_nc.loop import make_hyper
 from fedjax_nc.methods.base import Phase, View
 from fedjax_nc.train import local
-from fedjax_nc.train.round import make_round, traffic
+from fedjax_nc.train.round import make_round, sent
+from fedjax_nc.train.traffic import traffic
 from fedjax_nc.types import ClientInfo, State
 
 
@@ -23,7 +24,7 @@ def facts(job: Job) -> dict[str, str]:
     ]
     steps = np.sum([np.broadcast_to(a * b, sizes.shape) for a, b in per_phase], axis=0)
     share = cfg.federation.participants / cfg.federation.clients
-    up, down = traffic(job.task, state)
+    up, down = traffic(job.task, job.data.pool)
     params = {g: tree.num_elements(p) for g, p in state.weights.params.items()}
     result = {
         "method": cfg.method,
@@ -80,7 +81,8 @@ def step_flops(job: Job, state: State, phase: Phase) -> int:
     size = jnp.asarray(trainer.local.batch_size, jnp.int32)
     numbers = jnp.zeros(trainer.local.batch_size, jnp.int32)
     info = ClientInfo(size, data.class_counts[0], size, hyper.lr, trainer.local.momentum)
-    view = View(state.weights, state.shared, tree.take(dict(state.clients), 0), info)
+    kept, weights = tree.take(dict(state.clients), 0), state.weights
+    view = View(weights, weights, sent(job.task.method, state.shared), kept, info)
     client = local.Client(data.pool, numbers, view, state.key)
     groups = tuple(state.weights.params) if phase.train is None else phase.train
 

@@ -10,6 +10,7 @@ from fedjax_nc.losses.classification import (
     cross_entropy,
     dot_regression,
     log_prior,
+    margin_softmax,
     prior_scaled,
     pull_push,
 )
@@ -29,19 +30,23 @@ from fedjax_nc.losses.distillation import (
     not_true_kd,
     soft_label_kl,
 )
+from fedjax_nc.losses.pairs import class_variance, relaxed_contrast, uniformity
 from fedjax_nc.losses.prototype import (
     ClassSums,
     class_sums,
+    moving_prototypes,
     projector_alignment,
     prototype_contrast,
+    prototype_l2,
 )
 
-__all__ = ["Absent", "ClassSums", "balanced_softmax", "class_relations", "class_sums", "cosine_mse",
-           "cross_entropy", "dot_regression", "feature_l2", "frobenius", "kd", "linearised_gram",
-           "log_det", "log_prior", "logit_l2", "masked_mean", "model_contrastive", "not_true_kd",
-           "prior_scaled", "projector_alignment", "prototype_contrast", "pull_push",
-           "soft_label_consistency", "soft_label_kl", "spectral_norm",
-           "transmitting_matrix"]  # fmt: skip
+__all__ = ["Absent", "ClassSums", "balanced_softmax", "class_relations", "class_sums",
+           "class_variance", "cosine_mse", "cross_entropy", "dot_regression", "feature_l2",
+           "frobenius", "kd", "linearised_gram", "log_det", "log_prior", "logit_l2",
+           "margin_softmax", "masked_mean", "model_contrastive", "moving_prototypes",
+           "not_true_kd", "prior_scaled", "projector_alignment", "prototype_contrast",
+           "prototype_l2", "pull_push", "relaxed_contrast", "soft_label_consistency",
+           "soft_label_kl", "spectral_norm", "transmitting_matrix", "uniformity"]  # fmt: skip
 
 
 def masked_mean(values: Float[Array, " b"], mask: Bool[Array, " b"]) -> Float[Array, ""]:

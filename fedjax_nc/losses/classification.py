@@ -1,5 +1,6 @@
 """Classification losses: one value per example, the caller averages."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import chex
@@ -21,16 +22,25 @@ Absent = Literal["one", "remove", "epsilon"]  # what public code does about clas
 _REMOVED = -1e9  # log of nothing: a finite number, since 0 * inf is NaN in a gradient
 
 
-def log_prior(counts: Float[Array, " c"], absent: Absent = "one") -> Float[Array, " c"]:
-    """log n_c; the three published ways for a class that the client does not have.
+def shift(
+    counts: Float[Array, " c"], absent: Absent, of: Callable[[Array], Array] = jnp.log
+) -> Float[Array, " c"]:
+    """What is added to the logits for n_c samples; the three published ways for a class without.
 
     Args:
       counts: samples of each class on this client; 0 is allowed.
       absent: `one` counts it once (FedETF's code), `remove` takes it out of the softmax (FedETF in
         FedDr+'s code, FedLC in FedDecorr's), `epsilon` counts it 1e-8 times (FedNH, FL-bench).
+      of: the function of the counts, by default their logarithm.
     """
-    least = jnp.log(1e-8) if absent == "epsilon" else 0.0 if absent == "one" else _REMOVED
-    return jnp.where(counts > 0, jnp.log(jnp.maximum(counts, 1.0)), least)
+    least = 1e-8 if absent == "epsilon" else 1.0
+    values = of(jnp.where(counts > 0, counts, least))
+    return values if absent != "remove" else jnp.where(counts > 0, values, _REMOVED)
+
+
+def log_prior(counts: Float[Array, " c"], absent: Absent = "one") -> Float[Array, " c"]:
+    """log n_c, see `shift` for classes without samples."""
+    return shift(counts, absent)
 
 
 def balanced_softmax(
@@ -53,6 +63,28 @@ def balanced_softmax(
     """
     chex.assert_equal_shape_suffix([logits, counts], 1)
     return cross_entropy(logits + gamma * log_prior(counts, absent), labels)
+
+
+def margin_softmax(
+    logits: Float[Array, "*b c"],
+    labels: Int[Array, "*b"],
+    counts: Float[Array, " c"],
+    tau: float = 1.0,
+    absent: Absent = "remove",
+) -> Float[Array, "*b"]:
+    """CE(z - tau n^(-1/4), y): the rarer a class, the larger the margin it must win by (FedLC).
+
+    Args:
+      logits: of the head.
+      labels: true classes.
+      counts: samples of each class on this client; 0 is allowed.
+      tau: strength; 0 gives plain cross-entropy.
+      absent: how a class without samples counts, see `shift`.
+    """
+    chex.assert_equal_shape_suffix([logits, counts], 1)
+    if not tau:
+        return cross_entropy(logits, labels)
+    return cross_entropy(logits + shift(counts, absent, lambda n: -tau * n**-0.25), labels)
 
 
 def prior_scaled(

@@ -61,3 +61,29 @@ def prototype_contrast(
     cosines = linalg.normalise(features) @ linalg.normalise(prototypes).T
     logits = jnp.where(seen, cosines / tau + shift, -1e9)
     return jnp.where(seen[labels], cross_entropy(logits, labels), 0.0)
+
+
+def prototype_l2(
+    features: Float[Array, "b d"], targets: Float[Array, "b d"], seen: Bool[Array, " b"],
+    unit: bool = False,
+) -> Float[Array, " b"]:  # fmt: skip
+    """Mean square of z - P_y over dimensions (FedProto's code, FedFM's L2 form).
+
+    Args:
+      features: of the batch.
+      targets: prototype of each row's class, constants.
+      seen: whether it exists; rows without give zero but stay in the mean.
+      unit: normalise both first (FedFM).
+    """
+    chex.assert_equal_shape([features, targets])
+    if unit:
+        features, targets = linalg.normalise(features), linalg.normalise(targets)
+    return jnp.where(seen, jnp.mean((features - targets) ** 2, axis=-1), 0.0)
+
+
+def moving_prototypes(
+    vectors: Float[Array, "c d"], mean: Float[Array, "c d"], rho: float
+) -> Float[Array, "c d"]:
+    """W <- normalised rho W + (1 - rho) normalised mean (FedNH, eq. 7); a zero mean keeps W."""
+    chex.assert_equal_shape([vectors, mean])
+    return linalg.normalise(rho * vectors + (1 - rho) * linalg.normalise(mean))

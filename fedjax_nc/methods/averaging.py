@@ -1,13 +1,26 @@
-"""Methods that change the local gradient or the server's average."""
+"""Methods that change the server's average, and the baseline itself."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_nc import tree
 from fedjax_nc.methods import terms
-from fedjax_nc.methods.base import Finished, Method, Part, Phase, Regulariser, Setup, View, add, mix
+from fedjax_nc.methods.base import (
+    SGD,
+    Arrived,
+    Finished,
+    Method,
+    Part,
+    Phase,
+    Regulariser,
+    add,
+    mix,
+)
 from fedjax_nc.methods.registry import base, regulariser
-from fedjax_nc.types import HeadSpec
+from fedjax_nc.types import ClientInfo, HeadSpec, Weights
 
 
 @base
@@ -24,19 +37,25 @@ def fedavg() -> Method:
 
 
 @base
-def fedprox(*, mu: float = 0.01) -> Method:
+def fedprox(*, mu: float = 0.01, plain: bool = False) -> Method:
     """FedProx: FedAvg plus a pull towards the received model.
 
     Paper:    Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020.
     Changes:  + mu/2 |w - w_g|^2 over all trained parameters.
     Defaults: mu = 0.01 (FedBlade, FedDW's code); 0.001 (FedDr+, FedETF), 0.0001 (FedAlign).
-    Differs:  loss form inside the optimiser; FedETF's code adds the pull to plain SGD instead.
+    Differs:  loss form inside the optimiser; FedETF's code takes plain steps instead (plain).
     Uploads:  the model.
 
     Args:
       mu: strength of the pull.
+      plain: steps of plain SGD, without the run's momentum and weight decay.
     """
-    return add(fedavg(), terms.prox(mu))
+    return add(with_plain_sgd(fedavg()) if plain else fedavg(), terms.prox(mu))
+
+
+def with_plain_sgd(method: Method) -> Method:
+    """The same by SGD at the round's learning rate, without momentum and weight decay."""
+    return method._replace(phases=tuple(p._replace(optimizer=SGD()) for p in method.phases))
 
 
 @regulariser
@@ -53,61 +72,81 @@ def prox(*, beta: float = 0.9) -> Regulariser:
 
 
 @base
-def scaffold(*, server_lr: float = 1.0, adaptive: bool = True) -> Method:
-    """SCAFFOLD: gradients corrected by control variates.
+def fedexp(
+    *, eps: float = 0.001, rule: Literal["official", "feddecorr", "feddr"] = "official"
+) -> Method:
+    """FedExP: the server goes further along the mean update the less the clients agree.
 
-    Paper:    Karimireddy et al., SCAFFOLD, ICML 2020, option II.
-    Changes:  each gradient g becomes g - c_k + c; c_k is refreshed from the local update.
-    Defaults: server step 1; divisor adapted to momentum, as FedNTD's and FedDr+'s code.
-    Differs:  the paper divides by K lr, which holds for plain SGD only: with momentum 0.9 it is
-              ten times too small, so the divisor counts momentum's effective steps instead.
-    Uploads:  the model and a control variate of its size.
+    Paper:    Jhunjhunwala et al., FedExP: Speeding Up Federated Averaging via Extrapolation, ICLR
+              2023.
+    Changes:  w + eta D with eta = max(1, sum_k p_k |D_k|^2 / (2 (|D|^2 + |S| eps))).
+    Defaults: eps = 0.001 (FedDr+, the official CIFAR runs).
+    Differs:  FedDecorr's code leaves out |S|; FedDr+'s takes min(1, .), norms that are not squared
+              and 100 eps, so it never goes further than FedAvg (rule). The official code tests the
+              mean of the last two models and lets eps decay; here it is the last, and constant.
+              BatchNorm statistics are averaged, not extrapolated.
+    Uploads:  the model and one number.
 
     Args:
-      server_lr: step of the server along the mean update.
-      adaptive: count momentum's effective steps in the control variate's divisor.
+      eps: keeps the step finite when clients cancel out.
+      rule: the authors' step, FedDecorr's or FedDr+'s.
+    """
+    power = 0.5 if rule == "feddr" else 1.0
+
+    def collect(f: Finished) -> jax.Array:
+        return f.weight * tree.sq_distance(f.weights.params, f.received.params) ** power
+
+    def server(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
+        del shared
+        total = jnp.maximum(arrived.weight, jnp.finfo(arrived.weight.dtype).tiny)
+        length = tree.sq_distance(arrived.mean.params, tree.zeros_like(arrived.mean.params))
+        eta = extrapolation(arrived.uploads["lengths"] / total, length, arrived.clients, eps, rule)
+        return tree.add(
+            arrived.received, Weights(tree.scale(eta, arrived.mean.params), arrived.mean.stats)
+        )
+
+    return fedavg()._replace(parts=(Part("lengths", collect=collect),), server=server)
+
+
+def extrapolation(mean_length, length_of_mean, clients, eps: float, rule: str) -> jax.Array:
+    """The server's step from sum_k p_k |D_k|^2 (feddr: |D_k|) and |sum_k p_k D_k|^2."""
+    if rule == "feddr":
+        return jnp.minimum(1.0, mean_length / (2 * (jnp.sqrt(length_of_mean) + 100 * eps)))
+    many = clients if rule == "official" else 1.0
+    return jnp.maximum(1.0, mean_length / (2 * (length_of_mean + many * eps)))
+
+
+@base
+def fednova() -> Method:
+    """FedNova: clients that make more steps do not count for more.
+
+    Paper:    Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated
+              Optimization, NeurIPS 2020.
+    Changes:  w + tau sum_k p_k D_k / tau_k with tau = sum_k p_k tau_k; tau_k are the client's
+              steps, with momentum its effective ones.
+    Defaults: none; with as many steps everywhere it is FedAvg.
+    Differs:  BatchNorm statistics, which no step makes, are plainly averaged.
+    Uploads:  the model and one number.
     """
 
-    def correct(value_and_grad, view: View):
-        drift = tree.sub(view.shared["control"], view.client["control"])
+    def update(update: Weights, info: ClientInfo) -> Weights:
+        steps = effective_steps(info.num_steps, info.momentum)
+        return Weights(tree.scale(1.0 / steps, update.params), update.stats)
 
-        def corrected(trainable, *args):
-            value, grads = value_and_grad(trainable, *args)
-            return value, tree.add(grads, tree.pick(drift, tuple(trainable)))
+    def collect(f: Finished) -> jax.Array:
+        return f.weight * effective_steps(f.info.num_steps, f.info.momentum)
 
-        return corrected
+    def server(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
+        del shared
+        total = jnp.maximum(arrived.weight, jnp.finfo(arrived.weight.dtype).tiny)
+        params = tree.scale(arrived.uploads["steps"] / total, arrived.mean.params)
+        return tree.add(arrived.received, Weights(params, arrived.mean.stats))
 
-    def step(received, mean_update):
-        return tree.add(received, tree.scale(server_lr, mean_update))
-
-    method = fedavg()
-    return method._replace(
-        phases=tuple(p._replace(grad=correct) for p in method.phases),
-        parts=(control_variates(adaptive),), server=step)  # fmt: skip
-
-
-def control_variates(adaptive: bool) -> Part:
-    """c and c_k: c_k' = c_k - c + (w_g - w_k) / (K lr); the server adds the mean change."""
-
-    def zeros(setup: Setup):
-        return tree.zeros_like(setup.weights.params)
-
-    def new(f: Finished):
-        return control_variate(
-            f.client["control"], f.shared["control"], f.received.params, f.weights.params,
-            f.info.num_steps, f.info.lr, f.info.momentum if adaptive else 0.0)  # fmt: skip
-
-    def collect(f: Finished):
-        return tree.sub(new(f), f.client["control"])
-
-    def reduce(c, total, setup: Setup):
-        return tree.add(c, tree.scale(1.0 / setup.num_clients, total))
-
-    return Part("control", zeros, zeros, keep=new, collect=collect, reduce=reduce)
+    return fedavg()._replace(
+        parts=(Part("steps", collect=collect),), server=server, update=update)  # fmt: skip
 
 
-def control_variate(ci, c, received, local, steps, lr, momentum):
-    """SCAFFOLD's option II with K' = (K - m (1 - m^K) / (1 - m)) / (1 - m) effective steps."""
+def effective_steps(steps, momentum) -> jax.Array:
+    """K' = (K - m (1 - m^K) / (1 - m)) / (1 - m): how far K equal gradients go with momentum m."""
     effective = (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
-    scale = 1.0 / (jnp.maximum(effective, 1.0) * lr)
-    return jax.tree.map(lambda i, g, x, y: i - g + scale * (x - y), ci, c, received, local)
+    return jnp.maximum(effective, 1.0)

@@ -57,16 +57,21 @@ class Term(NamedTuple):
 
 
 class View(NamedTuple):
-    """What a gradient wrapper may read."""
+    """What a gradient wrapper, an optimiser or a prediction may read."""
 
-    received: Weights
+    received: Weights  # what the client starts the round with
+    sent: Weights  # the global model
     shared: Mapping[str, Any]
     client: Mapping[str, Any]
     info: ClientInfo
 
 
 def plain_gradient(value_and_grad: Callable, view: View) -> Callable:
-    """The gradient of the objective, unchanged."""
+    """The gradient of the objective, unchanged.
+
+    value_and_grad(trainable, statistics, batch, key, wanted) gives the objective, its statistics
+    and terms, and the gradient; `wanted` picks terms by name, by default all.
+    """
     del view
     return value_and_grad
 
@@ -96,21 +101,28 @@ def as_it_is(batch: Batch, key: jax.Array) -> tuple[tuple[Batch, Any], ...]:
 class SGD(NamedTuple):
     """An optimiser a phase brings along: the paper's, whatever the configuration says."""
 
-    lr: float
+    lr: float | None = None  # None: the round's
     momentum: float = 0.0
     weight_decay: float = 0.0
 
 
 class Phase(NamedTuple):
-    """Train these parameter groups with these terms for this long."""
+    """Train these parameter groups with these terms for this long.
+
+    With a slot it trains the model the client keeps under that name, not the one it uploads.
+    """
 
     terms: tuple[Term, ...]
     train: tuple[str, ...] | None = None  # None: every group
-    epochs: int | None = None  # None: what the configuration says
-    optimizer: SGD | None = None  # None: the round's
+    epochs: int | Callable[[int], int] | None = None  # None: the configuration's, which a rule gets
+    optimizer: SGD | Callable[[View], optax.GradientTransformation] | None = None  # None: the run's
     grad: Callable[[Callable, View], Callable] = plain_gradient  # value_and_grad -> value_and_grad
     # (batch, key) -> batches with one x and different y, and the weights of their objectives
     augment: Callable[[Batch, jax.Array], tuple[tuple[Batch, Any], ...]] = as_it_is
+    slot: str | None = None
+    steps: int | None = None  # so many random batches instead of epochs
+    share: float = 1.0  # of the client's data in each epoch
+    repeats: Callable[[View], jax.Array] | None = None  # as often as that
 
 
 class Repeat(NamedTuple):
@@ -121,10 +133,22 @@ class Repeat(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """What a part may read when it is created or reduced."""
+    """What a part may read when it is created."""
 
     weights: Weights
     num_clients: int
+
+
+class Arrived(NamedTuple):
+    """What the server has when the uploads are in."""
+
+    received: Weights  # the groups that travel, as they were sent out
+    fixed: Mapping[str, Any]  # parameters of the groups that do not
+    mean: Weights  # weighted mean update of them
+    uploads: Mapping[str, Any]  # of every part, summed
+    weight: jax.Array  # sum of the participants' weights
+    clients: jax.Array  # participants that have data
+    num_clients: int  # of the federation
 
 
 class Finished(NamedTuple):
@@ -135,6 +159,9 @@ class Finished(NamedTuple):
     shared: Mapping[str, Any]
     client: Mapping[str, Any]
     info: ClientInfo
+    weight: jax.Array  # of its update in the server's mean
+    slots: Mapping[str, Weights]  # models of phases with a slot
+    opts: tuple  # the optimiser's state at the end of each phase
     # ((outputs, batch) -> sums, augment=False) -> their sum over the client's data
     over_data: Callable[..., Any]
 
@@ -147,25 +174,43 @@ class Part(NamedTuple):
     init_client: Callable[[Setup], Any] | None = None
     keep: Callable[[Finished], Any] | None = None  # new client state
     collect: Callable[[Finished], Any] | None = None  # upload: will be SUMMED over clients
-    reduce: Callable[[Any, Any, Setup], Any] | None = None  # (old, summed uploads) -> new shared
+    reduce: Callable[[Any, Any, Arrived], Any] | None = None  # (old, summed uploads) -> new shared
+    send: Callable[[Any], Any] = lambda shared: shared  # what of it clients get
+    # a second exchange, (outputs, batch) -> upload: sums over data under the new global model
+    exchange: Callable[[Outputs, Batch], Any] | None = None
 
 
 class Posthoc(NamedTuple):
     """A step after the last round, from sums over everybody's data under the global model."""
 
     collect: Callable[[Outputs, Batch], Any]
-    solve: Callable[[Weights, Any], Weights]  # (global model, sums) -> the one to be tested
+    # (model, global weights, sums, key) -> the weights to be tested
+    solve: Callable[[Model, Weights, Any, jax.Array], Weights]
+    upload: Callable[[Any], Any] = lambda sums: sums  # what a client makes of its own sums
 
 
-def plain_logits(out: Outputs, class_counts: jax.Array) -> jax.Array:
+def plain_logits(out: Outputs, weights: Weights, view: View) -> jax.Array:
     """What the head says, whoever is asked."""
-    del class_counts
+    del weights, view
     return out.logits
 
 
-def weighted_mean(received: Weights, mean_update: Weights) -> Weights:
+def weighted_mean(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
     """FedAvg's server: apply the mean update."""
-    return tree.add(received, mean_update)
+    del shared
+    return tree.add(arrived.received, arrived.mean)
+
+
+def as_received(received: Weights, client: Mapping[str, Any]) -> Weights:
+    """Begin with the global model and the client's personal groups."""
+    del client
+    return received
+
+
+def whole(update: Weights, info: ClientInfo) -> Weights:
+    """Upload the update as it is."""
+    del info
+    return update
 
 
 class Method(NamedTuple):
@@ -176,9 +221,12 @@ class Method(NamedTuple):
     phases: tuple[Phase, ...]
     parts: tuple[Part, ...] = ()
     personal: tuple[str, ...] = ()  # groups that stay with the client
-    server: Callable[[Weights, Weights], Weights] = weighted_mean  # (received, mean update) -> new
+    server: Callable[[Arrived, Mapping[str, Any]], Weights] = weighted_mean  # (.., shared) -> new
+    start: Callable[[Weights, Mapping[str, Any]], Weights] = as_received  # before local training
+    update: Callable[[Weights, ClientInfo], Weights] = whole  # before it is weighted and sent
+    weights: str | None = None  # of clients in the mean; None: the configuration's
     finetune: tuple[Phase | Repeat, ...] = ()  # personalisation of the final model
-    predict: Callable[[Outputs, jax.Array], jax.Array] = plain_logits  # of a client's own model
+    predict: Callable[[Outputs, Weights, View], jax.Array] = plain_logits  # of a client's own model
     posthoc: Posthoc | None = None
     # number of residual blocks -> the probability of each to be kept in training (StochDepth)
     survival: Callable[[int], tuple[float, ...]] | None = None
@@ -209,9 +257,10 @@ def mix(method: Method, term: Term, beta: float, parts: tuple[Part, ...] = ()) -
 
 def trained_groups(method: Method, groups: tuple[str, ...]) -> tuple[str, ...]:
     """The groups some phase trains; the others are the same everywhere and never travel."""
-    if any(p.train is None for p in method.phases):
+    phases = [p for p in method.phases if p.slot is None]
+    if any(p.train is None for p in phases):
         return groups
-    return tuple(g for g in groups if any(g in (p.train or ()) for p in method.phases))
+    return tuple(g for g in groups if any(g in (p.train or ()) for p in phases))
 
 
 def _named_once(items):

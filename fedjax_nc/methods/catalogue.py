@@ -59,8 +59,9 @@ def regularisers() -> dict[str, Entry]:
 def parse(spec: str) -> list[Piece]:
     """Split "a(x=1) | b" into names and arguments, all known."""
     pieces = []
-    for position, text in enumerate(spec.split("|")):
-        name, kwargs = _call(text.strip(), spec)
+    texts = [part for text in spec.split("|") for part in _fine_tuned(text.strip())]
+    for position, text in enumerate(texts):
+        name, kwargs = _call(text, spec)
         allowed = regularisers() if position else bases()
         if name not in allowed:
             raise unknown("regulariser" if position else "method", name, allowed)
@@ -137,6 +138,11 @@ def _entry(node: ast.FunctionDef, kind: str, family: str) -> Entry:
     return Entry(
         node.name.removesuffix("_reg"), kind, family, hyper, choices, manual,
         doc.splitlines()[0] if doc else "", sections)  # fmt: skip
+
+
+def _fine_tuned(text: str) -> tuple[str, ...]:
+    """`X-ft`, as tables write it, is `X | ft`."""
+    return (text.removesuffix("-ft"), "ft") if text.endswith("-ft") else (text,)
 
 
 def _call(piece: str, spec: str) -> tuple[str, dict[str, Any]]:

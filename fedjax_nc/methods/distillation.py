@@ -9,6 +9,26 @@ from fedjax_nc.types import FEATURES, HeadSpec
 
 
 @base
+def fedntd(*, beta: float = 1.0, tau: float = 1.0) -> Method:
+    """FedNTD: keep what the received model says about the classes that are not the true one.
+
+    Paper:    Lee et al., Preservation of the Global Knowledge by Not-True Distillation in Federated
+              Learning, NeurIPS 2022.
+    Changes:  + beta tau^2 KL(received softmax || own softmax) without the true class.
+    Defaults: beta = 1, tau = 1 (both official and FedDr+'s configurations); tau = 3 in FedDr+'s
+              table 10.
+    Differs:  the teacher is in evaluation mode; public code leaves its mode to chance. FedDr+'s
+              personalised copy leaves out tau^2.
+    Uploads:  the model.
+
+    Args:
+      beta: weight of the distillation.
+      tau: temperature of both softmaxes.
+    """
+    return add(fedavg(), not_true(tau)._replace(weight=beta))
+
+
+@base
 def moon(*, mu: float = 1.0, tau: float = 0.5, dim: int = 256) -> Method:
     """MOON: model-contrastive learning with the global and the previous local model.
 
@@ -90,12 +110,17 @@ def ntd(*, beta: float = 0.9, tau: float = 1.0) -> Regulariser:
       beta: share of the base loss.
       tau: temperature of both softmaxes.
     """
+    return lambda method: mix(method, not_true(tau), beta)
+
+
+def not_true(tau: float) -> Term:
+    """FedNTD's term, equation 4."""
 
     def fn(c: Context):
         values = losses.not_true_kd(c.out.logits, c.ref().logits, c.batch.y, tau)
         return losses.masked_mean(values, c.batch.mask)
 
-    return lambda method: mix(method, Term("ntd", fn), beta)
+    return Term("ntd", fn)
 
 
 @regulariser

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from fedjax_nc import losses
 from fedjax_nc.methods import terms
 from fedjax_nc.methods.averaging import fedavg
-from fedjax_nc.methods.base import SGD, Context, Method, Phase, Posthoc, Repeat, Term, clipped
+from fedjax_nc.methods.base import SGD, Context, Method, Phase, Posthoc, Repeat, Term, View, clipped
 from fedjax_nc.methods.distillation import fd
 from fedjax_nc.methods.registry import base
-from fedjax_nc.types import CLASSES, Batch, HeadSpec, Outputs, Weights
+from fedjax_nc.types import CLASSES, Batch, HeadSpec, Model, Outputs, Weights
 
 
 @base
@@ -118,7 +118,8 @@ def least_squares_head() -> Posthoc:
         z = jnp.where(batch.mask[:, None], out.projected, 0.0)
         return z.T @ z, z.T @ jax.nn.one_hot(batch.y, out.logits.shape[-1], dtype=z.dtype)
 
-    def solve(weights: Weights, sums) -> Weights:
+    def solve(model: Model, weights: Weights, sums, key: jax.Array) -> Weights:
+        del model, key
         gram, cross = sums
         ridge = 1e-4 * jnp.trace(gram) / len(gram)  # features can be fewer than dimensions
         kernel = jnp.linalg.solve(gram + ridge * jnp.eye(len(gram), dtype=gram.dtype), cross)
@@ -168,8 +169,8 @@ def fedgela(
     return method._replace(predict=_scaled_logits) if ours else method
 
 
-def _scaled_logits(out: Outputs, class_counts: jax.Array) -> jax.Array:
-    return losses.prior_scaled(out.logits, class_counts)
+def _scaled_logits(out: Outputs, weights: Weights, view: View) -> jax.Array:
+    return losses.prior_scaled(out.logits, view.info.class_counts)
 
 
 @base

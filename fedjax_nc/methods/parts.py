@@ -1,13 +1,13 @@
 """Parts that several methods share: what travels besides the model."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_nc import losses
-from fedjax_nc.methods.base import Finished, Part, Setup
+from fedjax_nc.methods.base import Arrived, Finished, Part, Setup
 from fedjax_nc.types import Batch, Outputs
 
 
@@ -18,26 +18,32 @@ class ClassMeans(NamedTuple):
     seen: jax.Array
 
 
-def prototypes() -> Part:
+def no_class_means(setup: Setup) -> ClassMeans:
+    """Before the first round."""
+    params = setup.weights.params
+    first = params["projector"]["0"] if "projector" in params else params["head"]
+    features, classes = len(first["kernel"]), params["head"]["kernel"].shape[1]
+    return ClassMeans(jnp.zeros((classes, features)), jnp.zeros(classes, bool))
+
+
+def prototypes(weighted: bool = True) -> Part:
     """Mean feature of every class over the participants' data (FedBlade, eq. 13-14).
 
-    A class that no participant has keeps its old one.
+    Without weights it is the mean of the clients' means (FedProto). A class that no participant
+    has keeps its old one.
     """
 
-    def empty(setup: Setup) -> ClassMeans:
-        params = setup.weights.params
-        first = params["projector"]["0"] if "projector" in params else params["head"]
-        features, classes = len(first["kernel"]), params["head"]["kernel"].shape[1]
-        return ClassMeans(jnp.zeros((classes, features)), jnp.zeros(classes, bool))
-
-    def reduce(old: ClassMeans, sums: losses.ClassSums, setup: Setup) -> ClassMeans:
-        del setup
+    def reduce(old: ClassMeans, sums: losses.ClassSums, arrived: Arrived) -> ClassMeans:
+        del arrived
         present = sums.count > 0
         mean = jnp.where(present[:, None], sums.mean, old.mean)
         return ClassMeans(mean, old.seen | present)
 
-    collect = per_class(lambda out: out.features)
-    return Part("prototypes", empty, collect=collect, reduce=reduce)
+    def collect(f: Finished) -> losses.ClassSums:
+        sums = per_class(lambda out: out.features)(f)
+        return sums if weighted else losses.ClassSums(sums.mean, jnp.minimum(sums.count, 1.0))
+
+    return Part("prototypes", no_class_means, collect=collect, reduce=reduce)
 
 
 def per_class(
@@ -56,12 +62,12 @@ class SoftLabels(NamedTuple):
 
     matrix: jax.Array
     seen: jax.Array
-    history: losses.ClassSums  # of all rounds, which the released rule never clears
+    history: Any  # ClassSums of all rounds, which the released rule never clears; server only
     rounds: jax.Array
 
 
 def soft_labels(rule: str) -> Part:
-    """The soft-label matrix by equation 7 (`paper`) or as FedDW's code does it (`code`)."""
+    """The soft-label matrix by equation 7 (`paper`), as FedDW's code or as FedGen's (`fedgen`)."""
 
     def start(setup: Setup) -> SoftLabels:
         classes = setup.weights.params["head"]["kernel"].shape[1]
@@ -69,14 +75,20 @@ def soft_labels(rule: str) -> Part:
         seen = jnp.full(classes, rule == "code")
         return SoftLabels(jnp.eye(classes), seen, nothing, jnp.zeros((), jnp.int32))
 
-    def reduce(old: SoftLabels, new: losses.ClassSums, setup: Setup) -> SoftLabels:
-        del setup
+    def reduce(old: SoftLabels, new: losses.ClassSums, arrived: Arrived) -> SoftLabels:
+        del arrived
         update = soft_labels_by_code if rule == "code" else soft_labels_by_paper
         return update(old, new)
 
-    # the released code measures on augmented images, as they come from its training loader
-    collect = per_class(lambda out: jax.nn.softmax(out.logits), augment=rule == "code")
-    return Part("soft_labels", start, collect=collect, reduce=reduce)
+    def collect(f: Finished) -> losses.ClassSums:
+        if rule == "fedgen":
+            logits = mean_logits(per_class(lambda out: out.logits)(f))
+            return losses.ClassSums(logits, jnp.ones(len(logits)))
+        # FedDW's code measures on augmented images, as they come from its training loader
+        return per_class(lambda out: jax.nn.softmax(out.logits), augment=rule == "code")(f)
+
+    return Part("soft_labels", start, collect=collect, reduce=reduce,
+                send=lambda soft: soft._replace(history=()))  # fmt: skip
 
 
 def soft_labels_by_paper(old: SoftLabels, new: losses.ClassSums) -> SoftLabels:
@@ -92,3 +104,8 @@ def soft_labels_by_code(old: SoftLabels, new: losses.ClassSums) -> SoftLabels:
     eye = jnp.eye(len(old.matrix), dtype=old.matrix.dtype)
     fresh = jnp.where((total.count > 0)[:, None], total.mean, eye)
     return SoftLabels(0.5 * old.matrix + 0.5 * fresh, old.seen, total, old.rounds + 1)
+
+
+def mean_logits(sums: losses.ClassSums) -> jax.Array:
+    """A client's mean logits of each class as FedGen's code counts: from one on."""
+    return sums.total / (sums.count + 1.0)[:, None]

@@ -1,12 +1,27 @@
 """Methods whose clients keep models, or parts of them, for themselves."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
-from fedjax_nc.methods.averaging import fedavg
-from fedjax_nc.methods.base import Method
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_nc.methods import terms
+from fedjax_nc.methods.averaging import fedavg, with_plain_sgd
+from fedjax_nc.methods.base import (
+    SGD,
+    Finished,
+    Method,
+    Part,
+    Phase,
+    Regulariser,
+    Setup,
+    View,
+)
 from fedjax_nc.methods.fixed_head import dot_regression
-from fedjax_nc.methods.registry import base
-from fedjax_nc.types import HeadSpec
+from fedjax_nc.methods.registry import base, regulariser
+from fedjax_nc.types import HeadSpec, Weights
 
 
 @base
@@ -26,3 +41,168 @@ def local(*, loss: Literal["ce", "ce_etf", "dr"] = "ce") -> Method:
     if loss == "ce_etf":
         method = method._replace(head=HeadSpec("etf", bias=False))
     return method._replace(personal=("body", "head"), finetune=())
+
+
+@base
+def fedper() -> Method:
+    """FedPer: the body is shared, every client keeps its own head.
+
+    Paper:    Arivazhagan et al., Federated Learning with Personalization Layers, arXiv 1912.00818,
+              2019.
+    Changes:  heads are not averaged; look at personal accuracy, the global head stays as it began.
+    Defaults: the last layer is personal.
+    Uploads:  the body.
+    """
+    return fedavg()._replace(personal=("head",))
+
+
+@base
+def fedrep(*, epochs: Literal["original", "fedbabu", "fedetf", "feddw"] = "original") -> Method:
+    """FedRep: first the personal head with the body frozen, then the body with the head frozen.
+
+    Paper:    Collins et al., Exploiting Shared Representations for Personalized Federated Learning,
+              ICML 2021.
+    Changes:  two phases; heads stay with their clients.
+    Defaults: of E local epochs, E - 1 for the head and 1 for the body (official code).
+    Differs:  FedBABU's and FedDr+'s code E and 1, FedETF's E and E, FedDW's 1 and E - 1 (epochs).
+    Uploads:  the body.
+
+    Args:
+      epochs: how the local epochs are dealt to head and body.
+    """
+
+    def rest(count: int) -> int:
+        return max(count - 1, 1)
+
+    head, body = {"original": (rest, 1), "fedbabu": (None, 1), "fedetf": (None, None),
+                  "feddw": (1, rest)}[epochs]  # fmt: skip
+    ce = (terms.cross_entropy(),)
+    phases = (Phase(ce, ("head",), head), Phase(ce, ("body",), body))
+    return fedavg()._replace(phases=phases, personal=("head",))
+
+
+@base
+def ditto(*, lam: float = 1.0, plain: bool = False) -> Method:
+    """Ditto: FedAvg, and beside it a personal model that is pulled towards the global one.
+
+    Paper:    Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML
+              2021.
+    Changes:  v <- v - lr (grad CE(v) + lambda (v - w_g)) on the same batches; v stays.
+    Defaults: lambda = 1 (official examples); 0.001 (FedETF's code), 0.75 (FedBABU's).
+    Differs:  the personal model starts as the global one, FedETF's from its own random start with
+              plain steps (plain). FedBABU's code pulls towards the locally trained copy and
+              averages the personal models, which is another method.
+    Uploads:  the model.
+
+    Args:
+      lam: strength of the pull; 0 is local training.
+      plain: steps of plain SGD, without the run's momentum and weight decay.
+    """
+    pull = terms.prox(lam)
+    method = with_plain_sgd(fedavg()) if plain else fedavg()
+    (phase,) = method.phases
+    own = phase._replace(terms=(*phase.terms, pull), slot="own")
+    part = Part("own", init_client=lambda s: s.weights, keep=lambda f: f.slots["own"])
+    return method._replace(phases=(phase, own), parts=(part,))
+
+
+class Mixing(NamedTuple):
+    """FedALA's client state: its last model's head and statistics, and how they are mixed."""
+
+    head: Any
+    stats: Any
+    share: Any  # of the global head, elementwise in [0, 1]
+    fresh: jax.Array  # no round yet
+
+
+@base
+def fedala(*, eta: float = 1.0, share: float = 0.8, first: int = 11) -> Method:
+    """FedALA: each client learns, number by number, how much of the global head it takes.
+
+    Paper:    Zhang et al., FedALA: Adaptive Local Aggregation for Personalized Federated Learning,
+              AAAI 2023.
+    Changes:  the head starts as old + A (global - old), A in [0, 1] learned by one pass over the
+              data before training; the body starts as the global one.
+    Defaults: eta = 1, the last layer, 80 % of the data (official code).
+    Differs:  at a client's first round the official code repeats passes until the deviation of the
+              last ten losses is below 0.1, at least eleven: here it is that many (first). FedDW's
+              code takes all data and always one pass (share = 1, first = 1). Every pass draws its
+              share anew. Statistics stay with the client.
+    Uploads:  the model.
+
+    Args:
+      eta: learning rate of A.
+      share: of the client's data that a pass over A sees.
+      first: passes in a client's first round.
+    """
+
+    def start(received: Weights, client: Mapping[str, Any]) -> Weights:
+        mine = client["mixing"]
+        head = mixed(mine.head, received.params["head"], mine.share)
+        return Weights({**received.params, "head": head}, mine.stats)
+
+    def learn(view: View) -> optax.GradientTransformation:
+        mine, new = view.client["mixing"], view.sent.params["head"]
+
+        def update(grads, shares, params=None):
+            shares = adapted(shares, grads["head"], mine.head, new, eta)
+            assert params is not None
+            to = {"head": mixed(mine.head, new, shares)}
+            return jax.tree.map(jnp.subtract, params, to), shares
+
+        return optax.GradientTransformation(lambda params: mine.share, update)  # type: ignore[arg-type]
+
+    def begin(setup: Setup) -> Mixing:
+        head = setup.weights.params["head"]
+        ones = jax.tree.map(jnp.ones_like, head)
+        return Mixing(head, setup.weights.stats, ones, jnp.ones((), bool))
+
+    def keep(f: Finished) -> Mixing:
+        return Mixing(f.weights.params["head"], f.weights.stats, f.opts[0], jnp.zeros((), bool))
+
+    ce = (terms.cross_entropy(),)
+
+    def passes(view: View) -> jax.Array:
+        return jnp.where(view.client["mixing"].fresh, first, 1)
+
+    choose = Phase(ce, ("head",), epochs=1, optimizer=learn, share=share, repeats=passes)
+    return fedavg()._replace(
+        phases=(choose, Phase(ce)), start=start,
+        parts=(Part("mixing", init_client=begin, keep=keep),),
+    )  # fmt: skip
+
+
+def mixed(old, new, share):
+    """old + A (new - old), number by number."""
+    return jax.tree.map(lambda o, n, a: o + (n - o) * a, old, new, share)
+
+
+def adapted(share, grads, old, new, eta: float):
+    """A <- clip(A - eta grad (new - old), 0, 1) (FedALA, eq. 5)."""
+    return jax.tree.map(
+        lambda a, g, o, n: jnp.clip(a - eta * g * (n - o), 0.0, 1.0), share, grads, old, new
+    )
+
+
+@regulariser
+def ft(
+    *, epochs: int = 5, lr: float = 0.0, groups: Literal["all", "body", "head"] = "all"
+) -> Regulariser:
+    """Personal fine-tuning of any method that has a global model; `X-ft` is short for `X | ft`.
+
+    Paper:    Wang et al., Federated Evaluation of On-device Personalization, arXiv 1910.10252,
+              2019; compared by FedETF, FedDr+ and FedBABU.
+    Changes:  nothing in the rounds; then each client trains the final model by plain
+              cross-entropy, and `finetuned_accuracy` is what that gives.
+    Defaults: 5 epochs at the last round's learning rate (FedBABU's code base).
+    Uploads:  nothing more.
+
+    Args:
+      epochs: passes over the client's data.
+      lr: of plain SGD; 0 leaves it to the run's optimiser and last learning rate.
+      groups: what is trained.
+    """
+    train = None if groups == "all" else (groups,)
+    optimizer = SGD(lr) if lr else None
+    phase = Phase((terms.cross_entropy(),), train, epochs, optimizer)
+    return lambda method: method._replace(finetune=(phase,))

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+import jax
+
 from fedjax_nc import losses
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods import parts, terms
@@ -91,7 +93,7 @@ def dw(
 def feddistill(
     *,
     gamma: float = 1.0,
-    rule: Literal["paper", "code"] = "code",
+    rule: Literal["paper", "code", "fedgen"] = "code",
     form: Literal["kl", "linear"] = "kl",
 ) -> Method:
     """Fedistill+: FedAvg that listens to the mean soft label of each class.
@@ -101,18 +103,20 @@ def feddistill(
     Changes:  + gamma KL(S_y || softmax(z)) with FedDW's soft-label matrix S.
     Defaults: gamma = 1; S as FedDW's code keeps it.
     Differs:  FedDW's code gives PyTorch's KL probabilities in place of log-probabilities, so its
-              term is linear in them (form = linear).
+              term is linear in them (form = linear). FedGen's code shares mean logits of each
+              class, with counts that start at 1, and their softmax teaches (rule = fedgen).
     Uploads:  the model, a C x C matrix and C counts.
 
     Args:
       gamma: weight of the term.
-      rule: how the server updates S, by FedDW's equation 7 or as its code.
+      rule: how the server updates S, by FedDW's equation 7, as its code, or as FedGen's.
       form: the divergence, or what FedDW's code computes.
     """
 
     def fn(c: Context):
         soft = c.shared["soft_labels"]
-        values = losses.soft_label_kl(c.out.logits, soft.matrix[c.batch.y], form)
+        matrix = jax.nn.softmax(soft.matrix) if rule == "fedgen" else soft.matrix
+        values = losses.soft_label_kl(c.out.logits, matrix[c.batch.y], form)
         return losses.masked_mean(values, c.batch.mask & soft.seen[c.batch.y])
 
     return add(fedavg(), Term("soft_labels", fn, gamma), parts=(parts.soft_labels(rule),))

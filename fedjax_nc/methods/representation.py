@@ -8,7 +8,7 @@ from fedjax_nc import losses
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods import parts, terms
 from fedjax_nc.methods.averaging import fedavg
-from fedjax_nc.methods.base import Context, Method, Regulariser, Term, add
+from fedjax_nc.methods.base import Context, Method, Regulariser, Term, add, clipped
 from fedjax_nc.methods.fixed_head import fedetf
 from fedjax_nc.methods.registry import base, regulariser
 from fedjax_nc.types import Model
@@ -60,6 +60,72 @@ def decorrelation(kind: str) -> Term:
             )
 
     return Term(kind, lambda c: loss(c.out.features, c.batch.mask), check=check)
+
+
+@base
+def feduv(*, lam: float = 2.5, mu: float = 0.5) -> Method:
+    """FedUV: softmax outputs vary and features spread as on balanced data.
+
+    Paper:    Son et al., FedUV: Uniformity and Variance for Heterogeneous Federated Learning, CVPR
+              2024.
+    Changes:  + lambda mean_c max(0, 1/sqrt(C) - std_c) + mu mean_ij exp(-D_ij / median D).
+    Defaults: lambda = 2.5, mu = 0.5 (official code, FedDW's).
+    Differs:  a batch of one gives zero, where the code breaks.
+    Uploads:  the model.
+
+    Args:
+      lam: weight of the variance of softmax outputs.
+      mu: weight of the uniformity of features.
+    """
+
+    def variance(c: Context):
+        return losses.class_variance(c.out.logits, c.batch.mask)
+
+    def uniform(c: Context):
+        return losses.uniformity(c.out.features, c.batch.mask)
+
+    return add(fedavg(), Term("variance", variance, lam), Term("uniformity", uniform, mu))
+
+
+@base
+def fedrcl(
+    *,
+    contrast: float = 1.0,
+    penalty: float = 1.0,
+    tau: float = 0.05,
+    threshold: float = 0.7,
+    beta: float = 1.0,
+    clip: float = 10.0,
+) -> Method:
+    """FedRCL: supervised contrast on every level of the network, relaxed against collapse.
+
+    Paper:    Seo et al., Relaxed Contrastive Learning for Federated Learning, CVPR 2024.
+    Changes:  + mean over levels of L_scl + L_pen on pooled maps before their ReLU.
+    Defaults: tau = 0.05, threshold 0.7, both weights 1, gradients cut at norm 10 (official code).
+              FedBlade: "weight 0.7, temperature 0.1".
+    Differs:  all levels the model has, stem and stages; the code takes its first five. The code's
+              own beta adds log(beta) / tau to negatives, which may be what FedBlade means.
+    Uploads:  the model.
+
+    Args:
+      contrast: weight of the supervised contrast.
+      penalty: weight of what keeps a class from collapsing.
+      tau: temperature of the cosines.
+      threshold: cosine below which vectors of a class do not repel.
+      beta: weight of negatives in the denominator, by its logarithm over tau.
+      clip: norm at which gradients are cut; 0 does not.
+    """
+
+    def fn(c: Context):
+        values = [losses.relaxed_contrast(z, c.batch.y, c.batch.mask, tau, threshold, beta)
+                  for z in c.out.levels]  # fmt: skip
+        each = [losses.masked_mean(contrast * a + penalty * b, c.batch.mask) for a, b in values]
+        return jnp.mean(jnp.stack(each))
+
+    method = add(fedavg(), Term("relaxed_contrast", fn))
+    if not clip:
+        return method
+    return method._replace(phases=tuple(p._replace(grad=clipped(clip)) for p in method.phases))
 
 
 @base

@@ -20,14 +20,14 @@ class Encoded(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask):
         """Features of a batch, as many as the body gives."""
-        blocks, x = self.body(x, train=train, mask=mask)
+        blocks, levels, x = self.body(x, train=train, mask=mask)
         size = x.shape[-1]
         x = Dense(size)(nn.relu(Dense(size)(x)))
-        return blocks, Norm("running")(x, train=train, mask=mask)
+        return blocks, levels, Norm("running")(x, train=train, mask=mask)
 
 
 def from_body(body: nn.Module, shape: tuple[int, ...], classes: int, spec: HeadSpec) -> Model:
-    """Wrap a flax body, (x, train, mask) -> (blocks, features), and put a head on it.
+    """Wrap a flax body, (x, train, mask) -> (blocks, levels, features), and put a head on it.
 
     A body of stages has `channels`, `width` and `stage`, see `resnet_cifar`.
     """
@@ -38,7 +38,7 @@ def from_body(body: nn.Module, shape: tuple[int, ...], classes: int, spec: HeadS
         key_body, key_head = jax.random.split(key)
         x = jnp.zeros((2, *shape))
         variables = body.init({"params": key_body, "dropout": key_body}, x, train=False, mask=None)
-        _, features = jax.eval_shape(lambda v: body.apply(v, x, train=False, mask=None), variables)
+        *_, features = jax.eval_shape(lambda v: body.apply(v, x, train=False, mask=None), variables)
         head = init_head(key_head, spec, features.shape[-1], classes)
         return Weights({"body": variables["params"], **head}, variables.get("batch_stats", {}))
 
@@ -50,12 +50,12 @@ def from_body(body: nn.Module, shape: tuple[int, ...], classes: int, spec: HeadS
             stats = {}
         variables = {"params": params["body"]} | ({"batch_stats": stats} if stats else {})
         rngs = {"dropout": key} if key is not None else {}
-        (blocks, features), new = net.apply(
+        (blocks, levels, features), new = net.apply(
             variables, x, train=train, mask=mask, rngs=rngs, mutable=["batch_stats"]
         )
         projected, logits = head(params, features)
         stats = new.get("batch_stats", weights.stats) if width == 1.0 else weights.stats
-        return Outputs(blocks, features, projected, logits), stats
+        return Outputs(blocks, levels, features, projected, logits), stats
 
     def head(params, features):
         return apply_head(params, features, spec)
@@ -66,7 +66,8 @@ def from_body(body: nn.Module, shape: tuple[int, ...], classes: int, spec: HeadS
         params = weights.params["body"]
         params = (params["body"] if spec.encoder else params)[f"stage{number}"]
         variables = {"params": _first_channels(net, params, x)}
-        return net.apply(variables, x, train=True, mask=mask, mutable=["batch_stats"])[0]
+        (out, _), _ = net.apply(variables, x, train=True, mask=mask, mutable=["batch_stats"])
+        return out
 
     return Model(init, apply, head, last_stage if channels else None, channels)
 

@@ -1,6 +1,7 @@
 """Two small convolutional networks: FedDW's, and the one FedAvg was introduced with."""
 
 import flax.linen as nn
+import jax.numpy as jnp
 
 from fedjax_nc.models.conv import Conv, Dense, max_pool
 from fedjax_nc.models.norm import Norm
@@ -19,9 +20,9 @@ class CNN(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        """Features of a batch."""
+        """Maps after each convolution, vectors before each ReLU, features."""
         grey = x.shape[-1] == 1
-        blocks = []
+        blocks, levels = [], []
         for i, channels in enumerate((10, 20) if grey else (6, 16)):
             dropout = grey and i == 1
             pool = self.norm == "none" and not dropout  # if nothing comes between
@@ -29,11 +30,12 @@ class CNN(nn.Module):
             x = Norm(self.norm)(x, train=train, mask=mask)
             if dropout:
                 x = nn.Dropout(0.5)(x, deterministic=not train)
-            x = nn.relu(x if pool else max_pool(x))
+            x = x if pool else max_pool(x)
+            levels.append(jnp.mean(x, axis=(1, 2)))
+            x = nn.relu(x)
             blocks.append(x)
-        x = x.reshape(x.shape[0], -1)
-        x = nn.relu(Dense(256)(x))
-        return tuple(blocks), Dense(128)(x)
+        levels.append(Dense(256)(x.reshape(x.shape[0], -1)))
+        return tuple(blocks), tuple(levels), Dense(128)(nn.relu(levels[-1]))
 
 
 class FedAvgCNN(nn.Module):
@@ -47,12 +49,15 @@ class FedAvgCNN(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        """Features of a batch."""
-        blocks = []
+        """Maps after each convolution, vectors before each ReLU, features."""
+        blocks, levels = [], []
         for channels in (32, 64):
             pool = self.norm == "none"  # with the convolution if nothing comes between
             x = Conv(channels, 5, padding="VALID", bias=True, lowering=self.conv, pool=pool)(x)
             x = Norm(self.norm)(x, train=train, mask=mask)
-            x = nn.relu(x if pool else max_pool(x))  # ReLU on a quarter
+            x = x if pool else max_pool(x)
+            levels.append(jnp.mean(x, axis=(1, 2)))
+            x = nn.relu(x)  # on a quarter
             blocks.append(x)
-        return tuple(blocks), nn.relu(Dense(512)(x.reshape(x.shape[0], -1)))
+        levels.append(Dense(512)(x.reshape(x.shape[0], -1)))
+        return tuple(blocks), tuple(levels), nn.relu(levels[-1])

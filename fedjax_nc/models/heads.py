@@ -40,6 +40,8 @@ def init_head(key: Key[Array, ""], spec: HeadSpec, features: int, classes: int) 
     else:
         head = _linear(key_head, width, classes)
         groups["head"] = head if spec.bias else {"kernel": head["kernel"]}
+    if spec.own:
+        groups["own_head"] = groups["head"]
     if spec.learn_scale:
         groups["scale"] = jnp.ones(())
     return groups

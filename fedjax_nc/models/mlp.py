@@ -15,11 +15,12 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        """Features of a batch."""
+        """Vectors after each layer, before each ReLU, features."""
         x = x.reshape(x.shape[0], -1)
-        blocks = []
+        blocks, levels = [], []
         for units in self.widths:
             x = Dense(units)(x)
-            x = nn.relu(Norm(self.norm)(x, train=train, mask=mask))
+            levels.append(Norm(self.norm)(x, train=train, mask=mask))
+            x = nn.relu(levels[-1])
             blocks.append(x)
-        return tuple(blocks), x
+        return tuple(blocks), tuple(levels), x

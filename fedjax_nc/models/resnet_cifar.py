@@ -31,7 +31,7 @@ class BasicBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        """One residual block."""
+        """One residual block, before the ReLU that ends it."""
         channels = narrow(self.channels, self.width)
         kept = self.keep
         if self.keep < 1 and train and not self.is_initializing():  # one coin for the whole batch
@@ -50,7 +50,7 @@ class BasicBlock(nn.Module):
             before = self.channels // 4  # the input has half as many: it goes in the middle
             around = ((0, 0, 0),) * 3 + ((before, channels - before - x.shape[-1], 0),)
             x = tile(lax.pad(x, jnp.zeros((), x.dtype), around), self.conv)
-        return settle(nn.relu(x + (y if self.keep == 1 else kept * y)))
+        return x + (y if self.keep == 1 else kept * y)
 
 
 class Stage(nn.Module):
@@ -66,13 +66,15 @@ class Stage(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        """The map after the stage."""
+        """The map after the stage, and before its last ReLU."""
+        sums = x
         for i, keep in enumerate(self.keep):
             stride = 1 if i else self.stride
             block = BasicBlock(self.channels, stride, self.norm, self.conv, self.projection,
                                self.width, keep)  # fmt: skip
-            x = block(x, train=train, mask=mask)
-        return untile(x)
+            sums = block(x, train=train, mask=mask)
+            x = settle(nn.relu(sums))
+        return untile(x), untile(sums)
 
 
 class ResNetCifar(nn.Module):
@@ -96,12 +98,14 @@ class ResNetCifar(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        """Features of a batch, and the map after each stage."""
+        """Maps after each stage, vectors of stem and stages before their ReLU, features."""
         first = narrow(self.channels[0], self.width)
         x = tile(Conv(first, 3, padding=1, lowering=self.conv, kernel_init=he_normal)(x), self.conv)
-        x = nn.relu(Norm(self.norm)(x, train=train, mask=mask))
-        blocks = []
+        x = Norm(self.norm)(x, train=train, mask=mask)
+        blocks, levels = [], [jnp.mean(untile(x), axis=(1, 2))]
+        x = nn.relu(x)
         for number in range(len(self.channels)):
-            x = self.stage(number, f"stage{number}")(x, train=train, mask=mask)
+            x, sums = self.stage(number, f"stage{number}")(x, train=train, mask=mask)
             blocks.append(x)
-        return tuple(blocks), jnp.mean(blocks[-1], axis=(1, 2))
+            levels.append(jnp.mean(sums, axis=(1, 2)))
+        return tuple(blocks), tuple(levels), jnp.mean(blocks[-1], axis=(1, 2))

@@ -15,7 +15,7 @@ from jax import lax
 
 from fedjax_nc import config, tree
 from fedjax_nc.data.federated import Pool
-from fedjax_nc.methods.base import Context, Phase, Repeat, View
+from fedjax_nc.methods.base import SGD, Context, Phase, Repeat, View
 from fedjax_nc.types import Hyper, Model, Table, Weights
 
 
@@ -48,13 +48,19 @@ def direction(local: config.Local) -> optax.GradientTransformation:
     return optax.chain(*steps) if steps else optax.identity()
 
 
-def of_phase(local: config.Local, phase: Phase) -> config.Local:
-    """The configuration with the optimiser the phase brings along, if it does."""
-    if phase.optimizer is None:
-        return local
+def of_phase(
+    local: config.Local, phase: Phase, lr: Any, view: View | None = None
+) -> tuple[optax.GradientTransformation, Any]:
+    """The phase's optimiser, its own or the configuration's, and its learning rate."""
     own = phase.optimizer
-    return dataclasses.replace(local, optimizer="sgd", momentum=own.momentum, nesterov=False,
-                               weight_decay=own.weight_decay, clip=0.0)  # fmt: skip
+    if own is None:
+        return direction(local), lr
+    if not isinstance(own, SGD):
+        assert view is not None
+        return own(view), 1.0
+    plain = dataclasses.replace(local, optimizer="sgd", momentum=own.momentum, nesterov=False,
+                                weight_decay=own.weight_decay, clip=0.0)  # fmt: skip
+    return direction(plain), lr if own.lr is None else own.lr
 
 
 def loop_counts(phase: Phase, local: config.Local, size: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -63,19 +69,27 @@ def loop_counts(phase: Phase, local: config.Local, size: jax.Array) -> tuple[jax
     Fixed steps shuffle before each. The one-sample last batch of an epoch is kept unless
     `drop_last`; a client smaller than a batch always keeps its only one; an empty one has none.
     """
-    if local.steps and phase.epochs is None:
-        return jnp.where(size > 0, local.steps, 0), jnp.asarray(1)
+    fixed = phase.steps or (local.steps if phase.epochs is None else 0)
+    if fixed:
+        return jnp.where(size > 0, fixed, 0), jnp.asarray(1)
+    size = seen_in_epoch(phase, size)
     full = size // local.batch_size
     per_epoch = full if local.drop_last else -(-size // local.batch_size)
-    epochs = local.epochs if phase.epochs is None else phase.epochs
+    epochs = phase.epochs(local.epochs) if callable(phase.epochs) else phase.epochs
+    epochs = local.epochs if epochs is None else epochs
     return jnp.asarray(epochs), jnp.where(size > 0, jnp.maximum(per_epoch, 1), 0)
+
+
+def seen_in_epoch(phase: Phase, size: jax.Array) -> jax.Array:
+    """How many of a client's examples an epoch visits."""
+    return size if phase.share == 1 else jnp.ceil(phase.share * size).astype(size.dtype)
 
 
 def make_objective(trainer: Trainer, phase: Phase, term_weights, client: Client, start: Weights):
     """The local objective, a function of (trainable groups, statistics, batch, key)."""
     view, trains_body = client.view, phase.train is None or "body" in phase.train
 
-    def objective(trainable, stats, batch, key):
+    def objective(trainable, stats, batch, key, wanted=lambda name: True):
         weights = Weights({**start.params, **trainable}, stats)
         key_model, key_terms = jax.random.split(key)
         batches = phase.augment(batch, jax.random.fold_in(key, 2))
@@ -83,13 +97,14 @@ def make_objective(trainer: Trainer, phase: Phase, term_weights, client: Client,
         out, new_stats = trainer.model.apply(
             weights, batch.x, train=True, mask=batch.mask, key=key_model
         )
-        values = [jnp.zeros(()) for _ in phase.terms]
+        terms = [t if wanted(t.name) else t._replace(fn=_nothing) for t in phase.terms]
+        values = [jnp.zeros(()) for _ in terms]
         context = Context(trainer.model, weights, view.received, batch, out, view.shared,
                           view.client, view.info, key_terms)  # fmt: skip
         for seen, share in batches:
             of_batch = dataclasses.replace(context, batch=seen)
             values = [v + share * term.fn(of_batch)
-                      for v, term in zip(values, phase.terms, strict=True)]  # fmt: skip
+                      for v, term in zip(values, terms, strict=True)]  # fmt: skip
         total = sum((w * v for w, v in zip(term_weights, values, strict=True)), jnp.zeros(()))
         named = {t.name: v for t, v in zip(phase.terms, values, strict=True)} | {"loss": total}
         return total, (new_stats if trains_body else stats, named)
@@ -103,12 +118,12 @@ def run_phase(
     """Train one phase; returns the weights, the optimiser's state and sums of every term."""
     local, size = trainer.local, client.view.info.size
     groups = tuple(start.params) if phase.train is None else phase.train
-    tx = direction(of_phase(local, phase))
-    lr = lr if phase.optimizer is None else phase.optimizer.lr
+    tx, lr = of_phase(local, phase, lr, client.view)
     objective = make_objective(trainer, phase, term_weights, client, start)
     gradient = phase.grad(jax.value_and_grad(objective, has_aux=True), client.view)
-    batch_size = local.batch_size
+    batch_size, seen = local.batch_size, seen_in_epoch(phase, size)
     shuffles, steps = loop_counts(phase, local, size)
+    shuffles = shuffles if phase.repeats is None else shuffles * phase.repeats(client.view)
 
     def epoch(i, carry):
         key_order, key_epoch = jax.random.split(jax.random.fold_in(key, i))
@@ -118,7 +133,7 @@ def run_phase(
             trainable, stats, opt, sums = carry
             key_batch, key_step = jax.random.split(jax.random.fold_in(key_epoch, j))
             numbers = lax.dynamic_slice(order, (j * batch_size,), (batch_size,))
-            mask = j * batch_size + jnp.arange(batch_size) < size
+            mask = j * batch_size + jnp.arange(batch_size) < seen
             batch = trainer.batches(client.pool, numbers, mask, key_batch)
             (_, (stats, values)), grads = gradient(trainable, stats, batch, key_step)
             updates, opt = tx.update(grads, opt, trainable)
@@ -144,6 +159,7 @@ class Trained(NamedTuple):
     """What local training leaves."""
 
     weights: Weights
+    slots: dict[str, Weights]  # models of phases with a slot
     opts: tuple  # the optimiser's state of each phase
     sums: dict[str, jax.Array]  # the last phase's: others have other objectives
     seen: Any  # what `watch` gave after each phase and each cycle, stacked
@@ -154,21 +170,25 @@ def run_phases(
     watch: Callable[[Weights], Any] = lambda weights: {},
 ) -> Trained:  # fmt: skip
     """Train phases one after another from what the client received."""
-    weights, sums, new_opts, seen = client.view.received, {}, [], []
+    weights, slots, sums, new_opts, seen = client.view.received, {}, {}, [], []
+    turns: dict[str | None, int] = {}  # models that are trained side by side see the same batches
     for n, phase in enumerate(phases):
-        key = jax.random.fold_in(client.key, n)
+        slot = None if isinstance(phase, Repeat) else phase.slot
+        key = jax.random.fold_in(client.key, turns.setdefault(slot, 0))
+        turns[slot] += 1
         if isinstance(phase, Repeat):
             weights, history = _repeat(trainer, phase, hyper.lr, client, weights, key, watch)
             seen.append(history)
             continue
         term_weights = hyper.term_weights[n] if hyper.term_weights else default_weights(phase)
-        opt = None if opts is None else opts[n]
-        weights, opt, sums = run_phase(
-            trainer, phase, term_weights, hyper.lr, client, weights, opt, key
-        )
+        opt = None if opts is None or callable(phase.optimizer) else opts[n]
+        start = weights if slot is None else slots.get(slot, client.view.client[slot])
+        new, opt, sums = run_phase(trainer, phase, term_weights, hyper.lr, client, start, opt, key)
+        slots |= {slot: new} if slot else {}
+        weights = weights if slot else new
         new_opts.append(opt)
-        seen.append(jax.tree.map(lambda x: x[None], watch(weights)))
-    return Trained(weights, tuple(new_opts), sums,
+        seen.append(jax.tree.map(lambda x: x[None], watch(new)))
+    return Trained(weights, slots, tuple(new_opts), sums,
                    jax.tree.map(lambda *x: jnp.concatenate(x), *seen))  # fmt: skip
 
 
@@ -205,6 +225,12 @@ def sum_over(
     zeros = tree.zeros(jax.eval_shape(one, 0))
     steps = -(-row.size // batch_size)
     return lax.fori_loop(0, steps, lambda i, total: tree.add(total, one(i)), zeros)
+
+
+def _nothing(context: Context) -> jax.Array:
+    """The value of a term that is not wanted."""
+    del context
+    return jnp.zeros(())
 
 
 def default_weights(phase: Phase) -> tuple[jax.Array, ...]:

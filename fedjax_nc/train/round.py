@@ -1,6 +1,6 @@
 """The only round: sample, train locally, sum, apply the server's rule."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from jax import lax
 
 from fedjax_nc import config, tree
 from fedjax_nc.data.federated import FederatedData
-from fedjax_nc.methods.base import Finished, Method, Setup, View, trained_groups
+from fedjax_nc.methods.base import Arrived, Finished, Method, Setup, View, trained_groups
 from fedjax_nc.train import local, schedule
 from fedjax_nc.train.executors import Executor
 from fedjax_nc.types import ClientInfo, Hyper, State, Table, Weights
@@ -40,7 +40,7 @@ RoundsFn = Callable[[State, Hyper, Any, FederatedData], tuple[State, RoundMetric
 def init_state(task: Task, key: jax.Array, *, host_above: float = float("inf")) -> State:
     """The state before the first round; client state of more bytes than that is in host memory."""
     clients = task.federation.clients
-    weights, shared, kept = _build(task, key)
+    weights, shared, kept = build(task, key)
     if clients * tree.num_bytes(kept) > host_above:
         kept = jax.tree.map(lambda x: np.broadcast_to(x, (clients, *x.shape)).copy(), kept)
     else:
@@ -49,7 +49,7 @@ def init_state(task: Task, key: jax.Array, *, host_above: float = float("inf")) 
 
 
 @partial(jax.jit, static_argnums=0)
-def _build(task: Task, key: jax.Array) -> tuple[Weights, dict[str, Any], dict[str, Any]]:
+def build(task: Task, key: jax.Array) -> tuple[Weights, dict[str, Any], dict[str, Any]]:
     """Weights, shared state, and one client's state."""
     # no round has this number: split and fold_in give the same keys, so 0 would be round 0's
     weights = task.trainer.model.init(jax.random.fold_in(key, 2**32 - 1))
@@ -61,7 +61,8 @@ def _build(task: Task, key: jax.Array) -> tuple[Weights, dict[str, Any], dict[st
         kept["personal"] = personal_of(task.method, weights)
     if task.trainer.local.keep_optimizer:
         kept["optimizer"] = tuple(
-            local.direction(local.of_phase(task.trainer.local, p)).init(
+            () if callable(p.optimizer) else
+            local.of_phase(task.trainer.local, p, 1.0)[0].init(
                 weights.params if p.train is None else tree.pick(weights.params, p.train))
             for p in task.method.phases)  # fmt: skip
     return weights, shared, kept
@@ -101,7 +102,8 @@ def make_view(task: Task, received, shared, kept, row, lr) -> View:
     cfg = task.trainer.local
     momentum = cfg.momentum if cfg.optimizer == "sgd" else 0.0
     info = ClientInfo(row["size"], row["counts"], row["steps"], lr, momentum)
-    return View(start_weights(task, received, kept), shared, kept, info)
+    start = task.method.start(start_weights(task, received, kept), kept)
+    return View(start, received, shared, kept, info)
 
 
 def make_client(task: Task) -> Callable[[Any, Any], tuple[Any, Any]]:
@@ -121,17 +123,23 @@ def make_client(task: Task) -> Callable[[Any, Any], tuple[Any, Any]]:
             return local.sum_over(trainer, trainer.local.batch_size, weights, pool, table, fn,
                                   key if augment else None)  # fmt: skip
 
-        finished = Finished(view.received, weights, shared, kept, view.info, over_data)
+        active = row["size"] > 0  # a client without data changes nothing
+        kind = method.weights or federation.weights
+        weight = jnp.where(active, _weight(kind, trainer.local, row["size"]), 0.0)
+        finished = Finished(view.received, weights, shared, kept, view.info, weight,
+                            trained.slots, trained.opts, over_data)  # fmt: skip
         new = {p.name: p.keep(finished) for p in method.parts if p.keep}
         if method.personal:
             new["personal"] = personal_of(method, weights)
         if trainer.local.keep_optimizer:
-            new["optimizer"] = trained.opts
+            new["optimizer"] = tuple(
+                () if callable(p.optimizer) else opt
+                for p, opt in zip(method.phases, trained.opts, strict=True))  # fmt: skip
 
-        active = row["size"] > 0  # a client without data changes nothing
-        weight = jnp.where(active, _weight(federation.weights, trainer.local, row["size"]), 0.0)
         update = tree.sub(upload_of(method, weights), upload_of(method, received))
-        upload = {"update": tree.scale(weight, update), "weight": weight, "sums": trained.sums}
+        update = tree.scale(weight, method.update(update, view.info))
+        upload = {"update": update, "weight": weight, "clients": active.astype(weight.dtype),
+                  "sums": trained.sums}  # fmt: skip
         upload |= {p.name: p.collect(finished) for p in method.parts if p.collect}
         kept = {**kept, **tree.select(active, new, tree.pick(kept, tuple(new)))}
         upload = tree.select(active, upload, tree.zeros_like(upload))
@@ -190,27 +198,44 @@ def make_rounds(
 
 def _pieces(task: Task, executor: Executor):
     """Who takes part, the round of those, and both with client state on the device."""
-    method, _, federation = task
+    method, trainer, federation = task
     client = make_client(task)
 
     def choose(key, round_number):
         key = jax.random.fold_in(key, round_number)
         return schedule.sample_clients(key, federation.clients, federation.participants)
 
+    def exchange(broadcast, row):
+        weights, pool = broadcast
+        table = Table(row["index"], row["size"])
+        size = trainer.local.batch_size
+        return {}, {p.name: local.sum_over(trainer, size, weights, pool, table, p.exchange)
+                    for p in method.parts if p.exchange}  # fmt: skip
+
     def core(state, kept, ids, hyper, data):
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.round), 1)
         rows = make_rows(task, key, ids, data) | {"kept": kept}
-        broadcast = (state.weights, state.shared, hyper, data.pool)
+        broadcast = (state.weights, sent(method, state.shared), hyper, data.pool)
         out, sums = executor.run(client, broadcast, rows, rows["steps"])
         total = jnp.maximum(sums["weight"], jnp.finfo(sums["weight"].dtype).tiny)
         mean = tree.scale(1.0 / total, sums["update"])
+        own = upload_of(method, state.weights)
+        fixed = {g: p for g, p in state.weights.params.items() if g not in own.params}
+        arrived = Arrived(own, fixed, mean, sums, sums["weight"], sums["clients"],
+                          federation.clients)  # fmt: skip
+
+        def reduce(shared, sums, parts):
+            return shared | {p.name: p.reduce(shared[p.name], sums.get(p.name), arrived)
+                             for p in parts if p.reduce}  # fmt: skip
+
+        shared = reduce(dict(state.shared), sums, [p for p in method.parts if not p.exchange])
         # groups nobody trains and personal ones are not in the update: they stay bit for bit
-        new = method.server(upload_of(method, state.weights), mean)
+        new = method.server(arrived, shared)
         weights = Weights(state.weights.params | new.params, new.stats or state.weights.stats)
-        setup = Setup(weights, federation.clients)
-        reduced = {p.name: p.reduce(state.shared[p.name], sums[p.name], setup)
-                   for p in method.parts if p.reduce}  # fmt: skip
-        shared = dict(state.shared) | reduced
+        later = [p for p in method.parts if p.exchange]
+        if later:
+            _, second = executor.run(exchange, (weights, data.pool), rows, rows["steps"])
+            shared = reduce(shared, second, later)
         new_state = State(state.round + 1, state.key, weights, shared, {})
         return new_state, out["kept"], RoundMetrics(sums["sums"], ids, out["finite"])
 
@@ -229,12 +254,9 @@ def upload_of(method: Method, weights: Weights) -> Weights:
     return Weights(tree.pick(weights.params, tuple(groups)), stats)
 
 
-def traffic(task: Task, state: State) -> tuple[int, int]:
-    """Bytes a client sends and receives in a round."""
-    model = tree.num_bytes(upload_of(task.method, state.weights))
-    collected = [p.name for p in task.method.parts if p.collect]
-    up = tree.num_bytes([state.shared[n] for n in collected if n in state.shared])
-    return model + up, model + tree.num_bytes(state.shared)
+def sent(method: Method, shared: Mapping[str, Any]) -> dict[str, Any]:
+    """What clients get of the server's state."""
+    return {p.name: p.send(shared[p.name]) for p in method.parts if p.init_shared}
 
 
 def _weight(kind: str, cfg: config.Local, size: jax.Array) -> jax.Array:

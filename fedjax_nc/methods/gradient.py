@@ -1,0 +1,234 @@
+"""Methods that change the local gradient: SCAFFOLD, FedDyn, FedSOL, Per-FedAvg."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedjax_nc import linalg, losses, tree
+from fedjax_nc.methods import terms
+from fedjax_nc.methods.averaging import effective_steps, fedavg
+from fedjax_nc.methods.base import (
+    SGD,
+    Arrived,
+    Context,
+    Finished,
+    Method,
+    Part,
+    Phase,
+    Setup,
+    Term,
+    View,
+    add,
+)
+from fedjax_nc.methods.registry import base
+from fedjax_nc.types import Batch, Weights
+
+
+@base
+def scaffold(*, server_lr: float = 1.0, adaptive: bool = True) -> Method:
+    """SCAFFOLD: gradients corrected by control variates.
+
+    Paper:    Karimireddy et al., SCAFFOLD, ICML 2020, option II.
+    Changes:  each gradient g becomes g - c_k + c; c_k is refreshed from the local update.
+    Defaults: server step 1; divisor adapted to momentum, as FedNTD's and FedDr+'s code.
+    Differs:  the paper divides by K lr, which holds for plain SGD only: with momentum 0.9 it is
+              ten times too small, so the divisor counts momentum's effective steps instead.
+    Uploads:  the model and a control variate of its size.
+
+    Args:
+      server_lr: step of the server along the mean update.
+      adaptive: count momentum's effective steps in the control variate's divisor.
+    """
+
+    def correct(value_and_grad, view: View):
+        drift = tree.sub(view.shared["control"], view.client["control"])
+
+        def corrected(trainable, *args):
+            value, grads = value_and_grad(trainable, *args)
+            return value, tree.add(grads, tree.pick(drift, tuple(trainable)))
+
+        return corrected
+
+    def step(arrived: Arrived, shared) -> Weights:
+        return tree.add(arrived.received, tree.scale(server_lr, arrived.mean))
+
+    method = fedavg()
+    return method._replace(
+        phases=tuple(p._replace(grad=correct) for p in method.phases),
+        parts=(control_variates(adaptive),), server=step)  # fmt: skip
+
+
+def control_variates(adaptive: bool) -> Part:
+    """c and c_k: c_k' = c_k - c + (w_g - w_k) / (K lr); the server adds the mean change."""
+
+    def zeros(setup: Setup):
+        return tree.zeros_like(setup.weights.params)
+
+    def new(f: Finished):
+        return control_variate(
+            f.client["control"], f.shared["control"], f.received.params, f.weights.params,
+            f.info.num_steps, f.info.lr, f.info.momentum if adaptive else 0.0)  # fmt: skip
+
+    def collect(f: Finished):
+        return tree.sub(new(f), f.client["control"])
+
+    def reduce(c, total, arrived: Arrived):
+        return tree.add(c, tree.scale(1.0 / arrived.num_clients, total))
+
+    return Part("control", zeros, zeros, keep=new, collect=collect, reduce=reduce)
+
+
+def control_variate(ci, c, received, local, steps, lr, momentum):
+    """SCAFFOLD's option II with the effective number of steps."""
+    scale = 1.0 / (effective_steps(steps, momentum) * lr)
+    return jax.tree.map(lambda i, g, x, y: i - g + scale * (x - y), ci, c, received, local)
+
+
+@base
+def feddyn(
+    *, alpha: float = 0.01, squared: bool = True, weights: Literal["equal", "size"] = "equal"
+) -> Method:
+    """FedDyn: a linear and a proximal term that move each client's optimum to the global one.
+
+    Paper:    Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021.
+    Changes:  CE - <g_k, w> + alpha/2 |w - w_g|^2, g_k <- g_k - alpha (w_k - w_g); the server
+              subtracts h / alpha, h <- h - alpha/N sum_k (w_k - w_g).
+    Defaults: alpha = 0.01 (FedETF); 0.1 (FedNTD's code).
+    Differs:  FedETF's code does not square the norm (squared) and weighs clients by size in both
+              sums (weights). The official code divides alpha by a client's relative size. Only
+              parameters are corrected, statistics are averaged.
+    Uploads:  the model.
+
+    Args:
+      alpha: strength of the regularisation.
+      squared: square the proximal norm, as the paper.
+      weights: mean over clients and 1/N of the paper, or weights by size as FedETF's code.
+    """
+
+    def linear(c: Context) -> jax.Array:
+        mine = tree.pick(c.client["gradient"], tuple(c.weights.params))
+        return -tree.dot(mine, c.weights.params)
+
+    def norm(c: Context) -> jax.Array:
+        square = tree.sq_distance(c.weights.params, c.received.params)
+        return 0.5 * linalg.safe_sqrt(square)
+
+    def keep(f: Finished):
+        change = tree.sub(f.weights.params, f.received.params)
+        return tree.sub(f.client["gradient"], tree.scale(alpha, change))
+
+    def reduce(h, uploads, arrived: Arrived):
+        del uploads
+        share = arrived.clients / arrived.num_clients if weights == "equal" else 1.0
+        return tree.sub(h, tree.scale(alpha * share, arrived.mean.params))
+
+    def server(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
+        mean = tree.add(arrived.received, arrived.mean)
+        back = tree.scale(1.0 / alpha, shared["drift"])
+        return Weights(tree.sub(mean.params, back), mean.stats)
+
+    def zeros(setup: Setup):
+        return tree.zeros_like(setup.weights.params)
+
+    pull = terms.prox(alpha) if squared else Term("prox", norm, alpha)
+    return add(
+        fedavg()._replace(server=server, weights=None if weights == "size" else "equal"),
+        Term("linear", linear), pull,
+        parts=(Part("gradient", init_client=zeros, keep=keep),
+               Part("drift", zeros, reduce=reduce, send=lambda h: ())),
+    )  # fmt: skip
+
+
+@base
+def fedsol(*, rho: float = 2.0, tau: float = 3.0) -> Method:
+    """FedSOL: cross-entropy's gradient where the model disagrees most with the received one.
+
+    Paper:    Lee et al., FedSOL: Stabilized Orthogonal Learning with Proximal Restrictions in
+              Federated Learning, CVPR 2024; fixed radius.
+    Changes:  each step takes the gradient of CE at w + rho g/|g|, g the gradient of
+              KL(softmax(z_g / 3) || softmax(z / 3)) at w.
+    Defaults: rho = 2 (FedDr+); 1 in the official configuration.
+    Differs:  where g is rounding noise, as in the first step of a round, nothing is perturbed; the
+              official code blows the noise up to the full radius. Statistics come from the first
+              pass. The adaptive variant is left out.
+    Uploads:  the model.
+
+    Args:
+      rho: radius of the perturbation.
+      tau: temperature of the divergence.
+    """
+
+    def divergence(c: Context) -> jax.Array:
+        values = losses.kd(c.out.logits, c.ref().logits, tau) / tau**2
+        return losses.masked_mean(values, c.batch.mask)
+
+    def elsewhere(value_and_grad, view: View):
+        del view
+
+        def perturbed(trainable, stats, batch, key):
+            of_kl = lambda name: name == "proximal_kl"  # noqa: E731
+            (_, (new_stats, first)), grads = value_and_grad(trainable, stats, batch, key, of_kl)
+            there = tree.add(trainable, perturbation(grads, rho))
+            (loss, (_, named)), grads = value_and_grad(
+                there, stats, batch, key, lambda name: not of_kl(name)
+            )
+            named = named | {"proximal_kl": first["proximal_kl"]}
+            return (loss, (new_stats, named)), grads
+
+        return perturbed
+
+    method = add(fedavg(), Term("proximal_kl", divergence))
+    return method._replace(phases=tuple(p._replace(grad=elsewhere) for p in method.phases))
+
+
+def perturbation(grads, rho: float):
+    """rho g / (|g| + 1e-12) over all parameters, nothing where g is only rounding."""
+    norm = optax.global_norm(grads)
+    noise = 16 * jnp.finfo(norm.dtype).eps
+    return tree.scale(jnp.where(norm > noise, rho / (norm + 1e-12), 0.0), grads)
+
+
+@base
+def per_fedavg(
+    *, alpha: float = 0.01, beta: float = 0.0, batches: Literal["halves", "same"] = "halves"
+) -> Method:
+    """Per-FedAvg: train for what the model becomes after one step, to first order.
+
+    Paper:    Fallah et al., Personalized Federated Learning with Theoretical Guarantees: A
+              Model-Agnostic Meta-Learning Approach, NeurIPS 2020.
+    Changes:  the gradient at w - alpha grad CE(w; b1) on b2; fine-tuning is one such step.
+    Defaults: alpha = 0.01; the run's optimiser takes the outer step.
+    Differs:  b1 and b2 are the halves of a step's batch; FedDW's code takes the same batch twice
+              (batches) and outer steps of plain SGD at 0.001 (beta = 0.001).
+    Uploads:  the model.
+
+    Args:
+      alpha: length of the inner step.
+      beta: length of the outer step of plain SGD; 0 leaves it to the run's optimiser.
+      batches: adapt on one half of the batch and learn from the other, or the same twice.
+    """
+
+    def meta(value_and_grad, view: View):
+        del view
+
+        def at_adapted(trainable, stats, batch, key):
+            first, second = halves(batch) if batches == "halves" else (batch, batch)
+            _, grads = value_and_grad(trainable, stats, first, key)
+            return value_and_grad(tree.sub(trainable, tree.scale(alpha, grads)), stats, second, key)
+
+        return at_adapted
+
+    ce = (terms.cross_entropy(),)
+    phase = Phase(ce, grad=meta, optimizer=SGD(beta) if beta else None)
+    return fedavg()._replace(phases=(phase,), finetune=(Phase(ce, optimizer=SGD(alpha), steps=1),))
+
+
+def halves(batch: Batch) -> tuple[Batch, Batch]:
+    """Every other real row in each; a lone row is in both."""
+    place = jnp.cumsum(batch.mask) - 1
+    first = batch.mask & (place % 2 == 0)
+    second = jnp.where(jnp.sum(batch.mask) > 1, batch.mask & ~first, batch.mask)
+    return batch._replace(mask=first), batch._replace(mask=second)

@@ -1,0 +1,36 @@
+"""How many bytes a round moves, from shapes alone."""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_nc import tree
+from fedjax_nc.data.federated import Pool
+from fedjax_nc.methods.base import Finished
+from fedjax_nc.train import local
+from fedjax_nc.train.round import Task, build, sent, upload_of
+from fedjax_nc.types import ClientInfo, Table
+
+
+def traffic(task: Task, pool: Pool) -> tuple[int, int]:
+    """Bytes a client sends and receives in a round, from shapes alone."""
+    method, trainer, _ = task
+
+    def messages(key: jax.Array, pool: Pool):
+        weights, shared, kept = build(task, key)
+        one = Table(jnp.zeros(trainer.local.batch_size, jnp.int32), jnp.ones((), jnp.int32))
+
+        def over_data(fn, augment=False):
+            return local.sum_over(trainer, trainer.local.batch_size, weights, pool, one, fn,
+                                  key if augment else None)  # fmt: skip
+
+        classes = weights.params["head"]["kernel"].shape[1]
+        info = ClientInfo(one.size, jnp.ones(classes), one.size, jnp.ones(()), 0.0)
+        finished = Finished(weights, weights, shared, kept, info, jnp.ones(()), {}, (), over_data)
+        model = upload_of(method, weights)
+        up = {p.name: p.collect(finished) for p in method.parts if p.collect}
+        later = {p.name: over_data(p.exchange) for p in method.parts if p.exchange}
+        again = model if later else ()
+        return (model, up, later), (model, sent(method, shared), again)
+
+    up, down = jax.eval_shape(messages, jax.random.key(0), pool)
+    return tree.num_bytes(up), tree.num_bytes(down)
