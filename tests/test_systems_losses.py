@@ -1,13 +1,12 @@
 """The five systems' losses against their authors' numbers and an independent NumPy version."""
 
-from pathlib import Path
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
+from recorded import close, everything, golden
 
 from fedjax_nc import linalg, losses, types
 from fedjax_nc.data.augment import resize
@@ -15,22 +14,6 @@ from fedjax_nc.methods import forward, parts
 from fedjax_nc.models.base import _first_channels
 from fedjax_nc.models.conv import Conv
 from fedjax_nc.models.norm import Norm
-
-
-def golden(name):
-    """Recorded numbers, as floats of the working precision."""
-    with np.load(Path(__file__).parent / "golden" / f"{name}.npz") as z:
-        return {k: jnp.asarray(z[k], None if z[k].dtype.kind != "f" else float) for k in z.files}
-
-
-def close(actual, expected, rtol=1e-5):
-    expected = np.asarray(expected)
-    np.testing.assert_allclose(actual, expected, rtol=rtol, atol=rtol * np.max(np.abs(expected)))
-
-
-def everything(rows):
-    return jnp.ones(len(rows), bool)
-
 
 # ---- the reference repositories ------------------------------------------------------------
 
