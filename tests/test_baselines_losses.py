@@ -187,7 +187,7 @@ def test_feddyn_client_in_fedetfs_code(x64):
                        client={"gradient": split(g["old_grad"])})  # fmt: skip
         return sum(t.weight * t.fn(seen) for t in terms.values())
 
-    assert terms["prox"].weight == g["mu"]
+    assert terms["pull"].weight == g["mu"]
     value, grad = jax.value_and_grad(total)(g["param_vector"])
     close(value, g["loss_total"])
     close(grad, g["grad_vector"])

@@ -129,7 +129,7 @@ def test_calibration_is_least_squares(x64, tiny):
     expected = np.linalg.solve(z.T @ z + ridge * np.eye(z.shape[1]), z.T @ y)
     for executor in ("scan", "sharded", "debug"):
         how = executors.make_executor(executor)
-        after = evaluate.make_calibrate(t.task, how, 3)(weights, t.data)
+        after = evaluate.make_calibrate(t.task, how, 3)(weights, jax.random.key(0), t.data)
         np.testing.assert_allclose(after.params["head"]["kernel"], expected, rtol=1e-9)
         same(after.params["body"], weights.params["body"])
 

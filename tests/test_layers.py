@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "losses": {"linalg"},
     "models": {"types", "linalg", "errors"},
     "data": {"types", "errors", "config"},
-    "methods": {"types", "tree", "losses", "errors", "data"},
+    "methods": {"types", "tree", "linalg", "losses", "errors", "data"},
     "train": {"methods", "data", "types", "tree", "config"},
     "evaluate": {"train", "data", "losses", "tree", "types"},
     "io": {"config", "errors", "types"},

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedjax_nc import linalg, losses, tree
-from fedjax_nc.methods import averaging, terms
+from fedjax_nc.methods import gradient, terms
 from fedjax_nc.types import Weights
 
 
@@ -53,7 +53,7 @@ def test_scaffold_control_variate(adaptive):
     def flat(name):
         return jnp.concatenate([g[f"{name}_W"].ravel(), g[f"{name}_b"]])
 
-    new = averaging.control_variate(
+    new = gradient.control_variate(
         g["ci"], g["c"], flat("global"), flat("local"), g["K"], g["lr"],
         float(g["momentum"]) if adaptive else 0.0)  # fmt: skip
     close(new, g[f"ci_plus_adaptive{adaptive}"])
@@ -62,14 +62,14 @@ def test_scaffold_control_variate(adaptive):
 
 def test_control_variate_is_the_mean_gradient():
     """With c = c_k = 0 and a constant gradient, SGD with momentum returns that gradient."""
-    gradient, lr, momentum = jnp.array([1.0, -2.0]), 0.1, 0.9
+    slope, lr, momentum = jnp.array([1.0, -2.0]), 0.1, 0.9
     x, velocity = jnp.zeros(2), jnp.zeros(2)
     for _ in range(7):
-        velocity = momentum * velocity + gradient
+        velocity = momentum * velocity + slope
         x = x - lr * velocity
     zero = jnp.zeros(2)
-    new = averaging.control_variate(zero, zero, zero, x, jnp.asarray(7), lr, momentum)
-    close(new, gradient)
+    new = gradient.control_variate(zero, zero, zero, x, jnp.asarray(7), lr, momentum)
+    close(new, slope)
 
 
 def test_dot_regression_golden():

@@ -204,9 +204,9 @@ SYNERGY = [
 @pytest.mark.parametrize("name", catalogue.bases())
 def test_every_combination_builds_or_says_why_not(name, regulariser):
     own = {"fedprox": "prox", "moon": "moon", "feddr_plus": "fd", "feddw": "dw",
-           "feddecorr": "decorr", "fedalign": "align"}  # fmt: skip
+           "feddecorr": "decorr", "fedalign": "align", "fedntd": "ntd"}  # fmt: skip
     fixed = ("fedbabu", "spherefed", "fedetf", "fedgela", "dot_regression", "feddr_plus",
-             "fedblade")  # fmt: skip
+             "fedblade", "fednh")  # fmt: skip
     twice = own.get(name) == regulariser
     try:
         registry.build(f"{name} | {regulariser}")

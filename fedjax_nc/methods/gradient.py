@@ -133,7 +133,7 @@ def feddyn(
     def zeros(setup: Setup):
         return tree.zeros_like(setup.weights.params)
 
-    pull = terms.prox(alpha) if squared else Term("prox", norm, alpha)
+    pull = terms.prox(alpha)._replace(name="pull") if squared else Term("pull", norm, alpha)
     return add(
         fedavg()._replace(server=server, weights=None if weights == "size" else "equal"),
         Term("linear", linear), pull,

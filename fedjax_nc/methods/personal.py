@@ -98,7 +98,7 @@ def ditto(*, lam: float = 1.0, plain: bool = False) -> Method:
       lam: strength of the pull; 0 is local training.
       plain: steps of plain SGD, without the run's momentum and weight decay.
     """
-    pull = terms.prox(lam)
+    pull = terms.prox(lam)._replace(name="pull")
     method = with_plain_sgd(fedavg()) if plain else fedavg()
     (phase,) = method.phases
     own = phase._replace(terms=(*phase.terms, pull), slot="own")

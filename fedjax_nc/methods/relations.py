@@ -77,7 +77,7 @@ def dw(
         return value * 0.1 ** ((soft.rounds + 1) // 9) if decay else value
 
     def apply(method: Method) -> Method:
-        frozen = any(p.train is not None and "head" not in p.train for p in method.phases)
+        frozen = all(p.train is not None and "head" not in p.train for p in method.phases)
         if frozen or method.head.kind != "linear":
             raise UserError(
                 "dw moves the class vectors, and this method keeps them fixed: use a method that "
