@@ -17,9 +17,10 @@ def train(argv: list[str]) -> int:
     try:
         command = flags.parse(argv)
         if command.list:
-            from fedjax_nc import console
+            from fedjax_nc import console, work
 
-            console.show_list()
+            dataset = command.configs[0].dataset
+            console.show_list(dataset, work.messages(dataset))
             return 0
         start_jax(command.configs[0].execution.devices)
         if command.dry_run:

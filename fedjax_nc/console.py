@@ -128,12 +128,16 @@ def _cell(key: str, value: float | None) -> str:
     return f"{value * 100:.2f}" if "accuracy" in key else f"{value:.2f}"
 
 
-def show_list() -> None:
-    """Everything that can be named on the command line."""
+def show_list(dataset: str, messages: dict[str, Any]) -> None:
+    """Everything that can be named on the command line; bytes are per client and round."""
     console = Console()
-    methods = Table("method", "family", "hyperparameters", "paper", title="Methods")
+    title = f"Methods (upload per client and round on {dataset})"
+    methods = Table("method", "family", "venue", "upload", "hyperparameters", "paper", title=title)
     for entry in catalogue.bases().values():
-        methods.add_row(entry.name, entry.family, _hyper(entry), entry.sections["Paper"])
+        found = messages.get(entry.name)  # none where no model takes such data
+        size = f"{found.up / 1e3:.1f} kB ({found.model})" if found else ""
+        methods.add_row(entry.name, entry.family, entry.venue, size, _hyper(entry),
+                        entry.sections["Paper"])  # fmt: skip
     console.print(methods)
     extra = Table(
         "regulariser", "hyperparameters", "summary", title="Regularisers: 'method | name'"

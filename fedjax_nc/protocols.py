@@ -25,7 +25,7 @@ def quick(dataset: str, method: str) -> Settings:
     Fine-tuning is left out for time: --evaluation.finetune adds it.
     """
     lr = {"fedetf": 0.05, "fedblade": 0.05, "dot_regression": 0.2, "feddr_plus": 0.2,
-          "spherefed": 0.5}.get(method, 0.02)  # fmt: skip
+          "spherefed": 0.5, "fednh": 0.05}.get(method, 0.02)  # fmt: skip
     config = RunConfig(
         method, dataset, _model(dataset, "cnn"), "quick", 30,
         data=Data(partition="classes", per_client=2, client_test="matched"),
@@ -42,7 +42,8 @@ def fedetf(dataset: str, method: str) -> Settings:
     From the code: batch 128, mean and std 0.5, momentum kept by each client between rounds,
     mean of the last 5 rounds. Deviations: weights are the 70 % that is trained on, the code counts
     before the split; the learning rate falls by 0.99 per round as the paper says, the released
-    script leaves that out; Tiny-ImageNet has ResNet-20 until the project has ResNet-18.
+    script leaves that out; Tiny-ImageNet has ResNet-20 until the project has ResNet-18. Baselines
+    are as its code has them, which its tables come from.
     """
     tiny = dataset == "tiny_imagenet"
     config = RunConfig(
@@ -56,7 +57,10 @@ def fedetf(dataset: str, method: str) -> Settings:
         federation=Federation(20, 20),
         evaluation=Evaluation(last=5),
     )  # fmt: skip
-    return config, {"fedprox": {"mu": 0.001}}.get(method, {})
+    own = {"fedprox": {"mu": 0.001, "plain": True}, "ditto": {"lam": 0.001, "plain": True},
+           "feddyn": {"squared": False, "weights": "size"}, "fednh": {"form": "fedetf"},
+           "fedproto": {"lam": 0.1, "average": False}, "fedrep": {"epochs": "fedetf"}}  # fmt: skip
+    return config, own.get(method, {})
 
 
 def feddw(dataset: str, method: str) -> Settings:
@@ -75,7 +79,11 @@ def feddw(dataset: str, method: str) -> Settings:
         federation=Federation(10, 10),
     )  # fmt: skip
     weight = {"mu": 10.0 if dataset == "cifar100" else 0.1}  # section V-B
-    return config, {"moon": {"mu": 5.0, "dim": 0}, "feddw": weight}.get(method, {})
+    own = {"moon": {"mu": 5.0, "dim": 0}, "feddw": weight, "feddistill": {"form": "linear"},
+           "fedproto": {"average": False, "weighted": True}, "fedrep": {"epochs": "feddw"},
+           "per_fedavg": {"beta": 0.001, "batches": "same"},
+           "fedala": {"share": 1.0, "first": 1}}  # fmt: skip
+    return config, own.get(method, {})
 
 
 def feddr_plus(dataset: str, method: str) -> Settings:
@@ -100,7 +108,8 @@ def feddr_plus(dataset: str, method: str) -> Settings:
         federation=Federation(100, 10, weights="equal"),
     )  # fmt: skip
     own = {"fedprox": {"mu": 0.001}, "moon": {"dim": 0}, "fedgela": {"form": "feddr"},
-           "fedetf": {"absent": "remove"}}  # fmt: skip
+           "fedetf": {"absent": "remove"}, "fedntd": {"tau": 3.0},
+           "fedrep": {"epochs": "fedbabu"}}  # fmt: skip
     return config, own.get(method, {})
 
 
@@ -136,7 +145,8 @@ def fedblade(dataset: str, method: str) -> Settings:
         federation=Federation(100, 20),
         evaluation=Evaluation(last=10),
     )  # fmt: skip
-    return config, {"fedprox": {"mu": 0.01}}.get(method, {})
+    own = {"fedprox": {"mu": 0.01}, "fedlc": {"tau": 10.0}, "fedrcl": {"tau": 0.1, "beta": 0.7}}
+    return config, own.get(method, {})
 
 
 PROTOCOLS: dict[str, Callable[[str, str], Settings]] = {

@@ -1,15 +1,21 @@
 """How much work a run is, found without training: parameters, FLOPs, memory, traffic."""
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_nc import config, flops, models, tree
+from fedjax_nc import config, flops, models, protocols, tree
+from fedjax_nc.data import federated
+from fedjax_nc.data.catalogue import DATASETS
+from fedjax_nc.errors import UserError
 from fedjax_nc.job import Job, first_state
 from fedjax_nc.loop import make_hyper
+from fedjax_nc.methods import catalogue, registry
 from fedjax_nc.methods.base import Phase, View
 from fedjax_nc.train import local
-from fedjax_nc.train.round import make_round, sent
+from fedjax_nc.train.round import Task, make_round, sent
 from fedjax_nc.train.traffic import traffic
 from fedjax_nc.types import ClientInfo, State
 
@@ -94,6 +100,39 @@ def step_flops(job: Job, state: State, phase: Phase) -> int:
         return jax.grad(objective, has_aux=True)(trainable, state.weights.stats, batch, state.key)
 
     return flops.count(step, tree.pick(state.weights.params, groups))
+
+
+class Messages(NamedTuple):
+    """Bytes a client sends and receives in a round, with this model."""
+
+    model: str
+    up: int
+    down: int
+
+
+def messages(dataset: str) -> dict[str, Messages]:
+    """Of every method on this dataset, with the protocol's network or one the method accepts."""
+    spec = DATASETS[dataset]
+    pool: Any = federated.Pool(
+        *(jax.ShapeDtypeStruct(s, t) for s, t in (((1, *spec.shape), jnp.uint8), ((1,), jnp.int32)))
+    )
+    batches = federated.make_batches(spec, (), config.Data().normalise)
+    found = {}
+    for name in catalogue.bases():
+        cfg, method = protocols.resolve("quick", dataset, name), registry.build(name)
+        for network in (cfg.model, "resnet8"):
+            try:
+                model = models.build(
+                    network, spec.shape, spec.classes, method.head, survival=method.survival
+                )
+                for check in (t.check for p in method.phases for t in p.terms if t.check):
+                    check(model, cfg.local.batch_size)
+            except UserError:
+                continue
+            task = Task(method, local.Trainer(model, cfg.local, batches), cfg.federation)
+            found[name] = Messages(network, *traffic(task, pool))
+            break
+    return found
 
 
 def _classes(counts: np.ndarray) -> str:

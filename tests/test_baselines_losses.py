@@ -14,7 +14,7 @@ from fedjax_nc.types import Batch, ClientInfo, Model, Outputs, Weights
 
 def arrived(received, mean, **others):
     """What a server sees when two of three clients have answered."""
-    facts = {"fixed": {}, "uploads": {}, "weight": jnp.ones(()), "clients": jnp.asarray(2.0),
+    facts = {"uploads": {}, "weight": jnp.ones(()), "clients": jnp.asarray(2.0),
              "num_clients": 3}  # fmt: skip
     return base.Arrived(Weights(received, {}), mean=Weights(mean, {}), **(facts | others))
 
@@ -89,11 +89,12 @@ def test_fednh_server(x64):
     g = golden("fednh_server_fedetf_repo")
     total = jnp.stack([g["client0_cls0"] + g["client1_cls0"], g["client1_cls1"], g["client0_cls2"],
                        jnp.zeros(64)])  # fmt: skip
-    uploads = {"vectors": (total, jnp.array([2.0, 1, 1, 0]))}
-    head = {"head": {"kernel": g["prototype"].T}}
     body = {"body": jnp.ones(3)}
     method = registry.build("fednh(form='fedetf')")
-    new = method.server(arrived(body, body, uploads=uploads, fixed=head), {})
+    seen = arrived(body, body)
+    sums = (total, jnp.array([2.0, 1, 1, 0]))
+    vectors = part(method, "vectors").reduce(g["prototype"], sums, seen)
+    new = method.server(seen, {"vectors": vectors})
     close(new.params["head"]["kernel"].T, g["new_prototype"])
     close(new.params["body"], 2 * np.ones(3))
 

@@ -4,8 +4,8 @@ import re
 import shlex
 from pathlib import Path
 
-from fedjax_nc import flags
-from fedjax_nc.methods import catalogue, manual
+from fedjax_nc import flags, manual
+from fedjax_nc.methods import catalogue
 
 ROOT = Path(__file__).parents[1]
 

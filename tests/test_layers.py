@@ -34,7 +34,9 @@ MAY_IMPORT = {
     "job": {"config", "models", "data", "errors", "methods", "train", "tree", "types"},
     "report": {"config", "errors", "evaluate", "train"},
     "loop": {"config", "job", "evaluate", "report", "data", "io", "train", "types"},
-    "work": {"job", "loop", "config", "flops", "models", "tree", "methods", "train", "types"},
+    "work": {"job", "loop", "config", "flops", "models", "tree", "methods", "train", "types",
+             "data", "errors", "protocols"},
+    "manual": {"work", "methods.catalogue"},
     "cli": {"flags", "config", "errors", "console", "job", "loop", "work", "io"},
 }  # fmt: skip
 ONLY_STANDARD_LIBRARY = ("errors.py", "config.py", "methods/catalogue.py", "data/catalogue.py",

@@ -143,7 +143,6 @@ class Arrived(NamedTuple):
     """What the server has when the uploads are in."""
 
     received: Weights  # the groups that travel, as they were sent out
-    fixed: Mapping[str, Any]  # parameters of the groups that do not
     mean: Weights  # weighted mean update of them
     uploads: Mapping[str, Any]  # of every part, summed
     weight: jax.Array  # sum of the participants' weights

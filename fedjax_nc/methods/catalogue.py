@@ -27,6 +27,13 @@ class Entry(NamedTuple):
     summary: str
     sections: dict[str, str]  # Paper, Changes, Defaults, Differs, Uploads
 
+    @property
+    def venue(self) -> str:
+        """Where the paper appeared, or its year: `ICLR 2023`."""
+        paper = self.sections["Paper"]
+        found = re.search(r", ((?:[A-Z]\w+(?: [A-Z]+)?|arXiv [\d.]+),? (?:19|20)\d\d)\b", paper)
+        return found.group(1) if found else re.findall(r"\b(?:19|20)\d\d\b", paper)[-1]
+
 
 class Piece(NamedTuple):
     """One name of a specification, with the arguments given to it."""

@@ -164,18 +164,21 @@ def fednh(
             return sums.count[:, None] * linalg.normalise(sums.mean), sums.count
         return sums.mean, (sums.count > 0).astype(sums.mean.dtype)
 
+    def reduce(vectors, sums, arrived: Arrived):
+        del arrived
+        total, count = sums
+        return losses.moving_prototypes(vectors, total / jnp.maximum(count, 1.0)[:, None], rho)
+
     def server(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
-        del shared
-        total, count = arrived.uploads["vectors"]
-        mean = total / jnp.maximum(count, 1.0)[:, None]
         new = tree.add(arrived.received, arrived.mean)
-        kernel = losses.moving_prototypes(arrived.fixed["head"]["kernel"].T, mean, rho).T
-        return new._replace(params={**new.params, "head": {"kernel": kernel}})
+        return new._replace(params={**new.params, "head": {"kernel": shared["vectors"].T}})
 
     phase = Phase((Term("cross_entropy", fn),), ("body", "scale"), grad=clipped(clip))
     head = HeadSpec("orthonormal", bias=False, normalise=True, learn_scale=not scale)
+    part = Part("vectors", lambda setup: setup.weights.params["head"]["kernel"].T,
+                collect=collect, reduce=reduce)  # fmt: skip
     return Method(
-        "fednh", head, (phase,), (Part("vectors", collect=collect),), server=server,
+        "fednh", head, (phase,), (part,), server=server,
         finetune=(Phase((terms.cross_entropy(),), epochs=5),),
         weights="equal" if authors else None,
     )  # fmt: skip

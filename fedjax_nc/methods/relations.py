@@ -98,8 +98,8 @@ def feddistill(
 ) -> Method:
     """Fedistill+: FedAvg that listens to the mean soft label of each class.
 
-    Paper:    Jeong et al., Communication-Efficient On-Device Machine Learning, 2018; with averaged
-              models in Liu et al., FedDW, 2024, table IV.
+    Paper:    Jeong et al., Communication-Efficient On-Device Machine Learning, arXiv 1811.11479,
+              2018; with averaged models in Liu et al., FedDW, 2024, table IV.
     Changes:  + gamma KL(S_y || softmax(z)) with FedDW's soft-label matrix S.
     Defaults: gamma = 1; S as FedDW's code keeps it.
     Differs:  FedDW's code gives PyTorch's KL probabilities in place of log-probabilities, so its

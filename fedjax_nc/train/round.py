@@ -219,10 +219,8 @@ def _pieces(task: Task, executor: Executor):
         out, sums = executor.run(client, broadcast, rows, rows["steps"])
         total = jnp.maximum(sums["weight"], jnp.finfo(sums["weight"].dtype).tiny)
         mean = tree.scale(1.0 / total, sums["update"])
-        own = upload_of(method, state.weights)
-        fixed = {g: p for g, p in state.weights.params.items() if g not in own.params}
-        arrived = Arrived(own, fixed, mean, sums, sums["weight"], sums["clients"],
-                          federation.clients)  # fmt: skip
+        arrived = Arrived(upload_of(method, state.weights), mean, sums, sums["weight"],
+                          sums["clients"], federation.clients)  # fmt: skip
 
         def reduce(shared, sums, parts):
             return shared | {p.name: p.reduce(shared[p.name], sums.get(p.name), arrived)

@@ -1,22 +1,33 @@
 """The manual docs/methods.md, written from the catalogue by `make docs`."""
 
+from fedjax_nc import work
 from fedjax_nc.methods import catalogue
+
+DATASET = "cifar10"  # on which bytes are counted
 
 
 def markdown() -> str:
     """The manual of all methods and regularisers."""
     bases, regularisers = catalogue.bases(), catalogue.regularisers()
+    sizes = work.messages(DATASET)
     lines = [
         "# Methods", "",
         "Generated from the methods' own docstrings by `make docs`; do not edit.", "",
         "A method is chosen by `--method=NAME`, its hyperparameters by `--hp.NAME=VALUE` or "
         "`--method=\"NAME(x=1)\"`. "
-        "A regulariser follows a bar: `--method=\"fedbabu | fd(beta=0.9)\"`.",
-        "", "| method | family | uploads | paper |", "|---|---|---|---|",
+        "A regulariser follows a bar: `--method=\"fedbabu | fd(beta=0.9)\"`. "
+        "`X-ft` is short for `X | ft`.", "",
+        "`up` and `down` are kilobytes per client and round on CIFAR-10, with the `cnn` network, "
+        "or `resnet8` where the method needs a residual one (marked *).",
+        "", "| method | family | venue | uploads | up | down | paper |",
+        "|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for entry in bases.values():
-        link = f"[`{entry.name}`](#{entry.name})"
-        cells = (link, entry.family, entry.sections["Uploads"], entry.sections["Paper"])
+        size, sections = sizes[entry.name], entry.sections
+        mark = "" if size.model == "cnn" else "*"
+        cells = (f"[`{entry.name}`](#{entry.name})", entry.family, entry.venue, sections["Uploads"],
+                 f"{size.up / 1e3:.1f}{mark}", f"{size.down / 1e3:.1f}{mark}",
+                 sections["Paper"])  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     for entry in bases.values():
         lines += _page(entry)
