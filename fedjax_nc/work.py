@@ -1,6 +1,6 @@
 """How much work a run is, found without training: parameters, FLOPs, memory, traffic."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -113,9 +113,7 @@ class Messages(NamedTuple):
 def messages(dataset: str) -> dict[str, Messages]:
     """Of every method on this dataset, with the protocol's network or one the method accepts."""
     spec = DATASETS[dataset]
-    pool: Any = federated.Pool(
-        *(jax.ShapeDtypeStruct(s, t) for s, t in (((1, *spec.shape), jnp.uint8), ((1,), jnp.int32)))
-    )
+    pool = federated.Pool(jnp.zeros((1, *spec.shape), jnp.uint8), jnp.zeros(1, jnp.int32))
     batches = federated.make_batches(spec, (), config.Data().normalise)
     found = {}
     for name in catalogue.bases():
