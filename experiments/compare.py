@@ -1,8 +1,11 @@
 """Train several methods on the same terms and write one table.
 
 python experiments/compare.py fedavg fedetf "fedbabu | fd" --to docs/results/first.md -- --seeds 0 1
+python experiments/compare.py all -- --dataset=cifar10 --data.limit=5000
 
-Everything after `--` goes to every run as flags of run.py. Finished runs are not run again.
+Everything after `--` goes to every run as flags of run.py. Finished runs are not run again. `all` is
+every method; those that cannot do what is asked, such as FedAlign on a network without stages, are
+named below the table.
 """
 
 import argparse
@@ -13,6 +16,7 @@ from pathlib import Path
 
 from fedjax_nc import cli, flags
 from fedjax_nc.errors import UserError
+from fedjax_nc.methods import catalogue
 
 COLUMNS = {
     "global_accuracy": "global",
@@ -20,6 +24,7 @@ COLUMNS = {
     "client_accuracy_worst": "worst tenth",
     "personal_accuracy": "personal",
     "finetuned_accuracy": "fine-tuned",
+    "calibrated_accuracy": "calibrated",
 }
 
 
@@ -31,13 +36,22 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--to", help="append the table, with its command, to this Markdown file")
     given = parser.parse_args(argv[:split])
     rest = argv[split + 1 :]
+    every = dict.fromkeys(catalogue.bases(), True) if "all" in given.methods else {}
+    methods = every | {m: False for m in given.methods if m != "all"}  # may it be left out?
+    rows, refused = [], []
     try:
-        commands = [flags.parse([f"--method={m}", *rest]) for m in given.methods]
-        cli.start_jax(commands[0].configs[0].execution.devices)
-        rows = [cli.run(command) for command in commands]
+        commands = {m: flags.parse([f"--method={m}", *rest]) for m in methods}
+        cli.start_jax(next(iter(commands.values())).configs[0].execution.devices)
+        for name, command in commands.items():
+            try:
+                rows.append(cli.run(command))
+            except UserError as error:
+                if not methods[name]:
+                    raise
+                refused.append(f"- `{name}`: {error}")
     except UserError as error:
         return flags.exit_with(error)
-    table = markdown(rows)
+    table = markdown(rows) + "".join(f"\n{line}" for line in refused) + "\n" * bool(refused)
     print(table)
     if given.to:
         head = rows[0][0]
@@ -49,19 +63,24 @@ def main(argv: list[str]) -> int:
 
 
 def markdown(rows: list[list[dict]]) -> str:
-    """Accuracies in per cent as mean ± std over seeds, and megabytes up."""
-    lines = [f"| method | {' | '.join(COLUMNS.values())} | MB up per client and round |"]
-    lines.append("|---" * (len(COLUMNS) + 2) + "|")
+    """Accuracies in per cent as mean ± std over seeds; seconds and kilobytes of a round."""
+    shown = [k for k in COLUMNS if any(s.get(k) is not None for seeds in rows for s in seeds)]
+    lines = [f"| method | {' | '.join(COLUMNS[k] for k in shown)} | s/round | kB up | kB down |"]
+    lines.append("|---" * (len(shown) + 4) + "|")
     for seeds in rows:
         cells = ["`" + seeds[0]["method"].replace("|", "\\|") + "`"]  # a bare bar ends the cell
-        for key in COLUMNS:
+        for key in shown:
             values = [100 * s[key] for s in seeds if s.get(key) is not None]
             spread = f" ± {statistics.pstdev(values):.1f}" if len(values) > 1 else ""
             cells.append(f"{statistics.fmean(values):.1f}{spread}" if values else "-")
-        cells.append(f"{seeds[0]['bytes_up_per_client'] / 1e6:.2f}")
+        cells.append(f"{statistics.fmean(s['seconds_per_round'] for s in seeds):.2f}")
+        cells += [f"{seeds[0][f'bytes_{way}_per_client'] / 1e3:.0f}" for way in ("up", "down")]
         lines.append(f"| {' | '.join(cells)} |")
-    seeds = ", ".join(str(s["seed"]) for s in rows[0])
-    return "\n".join(lines) + f"\n\nPer cent, mean ± standard deviation over seeds {seeds}.\n"
+    first = rows[0]
+    seeds, together = ", ".join(str(s["seed"]) for s in first), first[0]["seeds_in_parallel"]
+    lines += ["", f"Per cent, mean ± standard deviation over seeds {seeds}. Kilobytes per client and "
+              f"round; seconds of a round{f' of {together} seeds at once' * (together > 1)}."]  # fmt: skip
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -82,4 +82,5 @@ def summarise(
         "bytes_up": up * total,
         "bytes_down": down * total,
         "bytes_up_per_client": up,
+        "bytes_down_per_client": down,
     }
