@@ -3,9 +3,9 @@
 python experiments/compare.py fedavg fedetf "fedbabu | fd" --to docs/results/first.md -- --seeds 0 1
 python experiments/compare.py all -- --dataset=cifar10 --data.limit=5000
 
-Everything after `--` goes to every run as flags of run.py. Finished runs are not run again. `all` is
-every method; those that cannot do what is asked, such as FedAlign on a network without stages, are
-named below the table.
+Everything after `--` goes to every run as flags of run.py. Finished runs are not run again. `all`
+is every method; those that cannot do what is asked, such as FedAlign on a network without stages,
+are named below the table.
 """
 
 import argparse
@@ -78,8 +78,9 @@ def markdown(rows: list[list[dict]]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     first = rows[0]
     seeds, together = ", ".join(str(s["seed"]) for s in first), first[0]["seeds_in_parallel"]
-    lines += ["", f"Per cent, mean ± standard deviation over seeds {seeds}. Kilobytes per client and "
-              f"round; seconds of a round{f' of {together} seeds at once' * (together > 1)}."]  # fmt: skip
+    whose = f" of {together} seeds at once" if together > 1 else ""
+    lines += ["", f"Per cent, mean ± standard deviation over seeds {seeds}. Kilobytes per client "
+              f"and round; seconds of a round{whose}."]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
