@@ -54,6 +54,10 @@ def test_method_table(x64, tiny, tmp_path, spec):
     expected, metrics = scan(first)
     identical(scan(restored)[0], expected)
     identical(scan(fresh(initial), with_dirty_padding(t.data))[0], after_one)
+    nobody = t.data._replace(train=Table(t.data.train.index, t.data.train.size * 0))
+    idle, idle_metrics = scan(fresh(initial), nobody)
+    identical(plain(idle)[2:], start[2:])  # weights, shared and client state
+    assert idle_metrics.finite.all()
     assert expected.round == 2 and EMPTY in metrics.ids and metrics.finite.all()
     nobody_uploads = "body" in t.task.method.personal
     assert differ(expected.weights, start.weights) != nobody_uploads

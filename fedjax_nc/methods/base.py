@@ -262,6 +262,13 @@ def trained_groups(method: Method, groups: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(g for g in groups if any(g in (p.train or ()) for p in phases))
 
 
+def above_zero(**hyper: float) -> None:
+    """Refuse hyperparameters that a method divides by or counts with."""
+    for name, value in hyper.items():
+        if value <= 0:
+            raise UserError(f"{name} = {value}: give a number above zero")
+
+
 def _named_once(items):
     names = [item.name for item in items]
     for name in names:

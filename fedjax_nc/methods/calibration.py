@@ -8,7 +8,16 @@ from jax import lax
 
 from fedjax_nc import losses
 from fedjax_nc.methods.averaging import fedavg
-from fedjax_nc.methods.base import Context, Method, Phase, Posthoc, Regulariser, Term, View
+from fedjax_nc.methods.base import (
+    Context,
+    Method,
+    Phase,
+    Posthoc,
+    Regulariser,
+    Term,
+    View,
+    above_zero,
+)
 from fedjax_nc.methods.registry import base, regulariser
 from fedjax_nc.types import Batch, HeadSpec, Model, Outputs, Weights
 
@@ -128,6 +137,8 @@ def ccvr(
       lr: learning rate of plain SGD on them.
       rule: pooled covariances of the paper, or FedETF's diagonal ones.
     """
+
+    above_zero(samples=samples, epochs=epochs, lr=lr)
 
     def collect(out: Outputs, batch: Batch):
         member = jax.nn.one_hot(batch.y, out.logits.shape[-1], dtype=out.features.dtype)

@@ -21,6 +21,7 @@ from fedjax_nc.methods.base import (
     Setup,
     Term,
     View,
+    above_zero,
     add,
 )
 from fedjax_nc.methods.registry import base
@@ -108,6 +109,8 @@ def feddyn(
       weights: mean over clients and 1/N of the paper, or weights by size as FedETF's code.
     """
 
+    above_zero(alpha=alpha)
+
     def linear(c: Context) -> jax.Array:
         mine = tree.pick(c.client["gradient"], tuple(c.weights.params))
         return -tree.dot(mine, c.weights.params)
@@ -160,6 +163,8 @@ def fedsol(*, rho: float = 2.0, tau: float = 3.0) -> Method:
       rho: radius of the perturbation.
       tau: temperature of the divergence.
     """
+
+    above_zero(tau=tau)
 
     def divergence(c: Context) -> jax.Array:
         values = losses.kd(c.out.logits, c.ref().logits, tau) / tau**2

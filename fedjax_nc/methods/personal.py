@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_nc.errors import UserError
 from fedjax_nc.methods import terms
 from fedjax_nc.methods.averaging import fedavg, with_plain_sgd
 from fedjax_nc.methods.base import (
@@ -135,6 +136,12 @@ def fedala(*, eta: float = 1.0, share: float = 0.8, first: int = 11) -> Method:
       share: of the client's data that a pass over A sees.
       first: passes in a client's first round.
     """
+
+    if not 0 < share <= 1 or not first:
+        raise UserError(
+            f"fedala with share = {share} and first = {first}: give a share above 0, at most 1, "
+            "and at least one pass"
+        )
 
     def start(received: Weights, client: Mapping[str, Any]) -> Weights:
         mine = client["mixing"]

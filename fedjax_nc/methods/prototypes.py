@@ -19,6 +19,7 @@ from fedjax_nc.methods.base import (
     Setup,
     Term,
     View,
+    above_zero,
     add,
     clipped,
 )
@@ -102,6 +103,8 @@ def fedfm(
       start: rounds without the term.
       matching: contrast with all anchors, or distance to the own one.
     """
+
+    above_zero(tau=tau)
 
     def fn(c: Context) -> jax.Array:
         anchors, y = c.shared["anchors"], c.batch.y

@@ -8,7 +8,7 @@ from fedjax_nc import losses
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods import parts, terms
 from fedjax_nc.methods.averaging import fedavg
-from fedjax_nc.methods.base import Context, Method, Regulariser, Term, add, clipped
+from fedjax_nc.methods.base import Context, Method, Regulariser, Term, above_zero, add, clipped
 from fedjax_nc.methods.fixed_head import fedetf
 from fedjax_nc.methods.registry import base, regulariser
 from fedjax_nc.types import Model
@@ -115,6 +115,8 @@ def fedrcl(
       beta: weight of negatives in the denominator, by its logarithm over tau.
       clip: norm at which gradients are cut; 0 does not.
     """
+
+    above_zero(tau=tau, beta=beta)
 
     def fn(c: Context):
         values = [losses.relaxed_contrast(z, c.batch.y, c.batch.mask, tau, threshold, beta)

@@ -234,6 +234,10 @@ def _pieces(task: Task, executor: Executor):
         if later:
             _, second = executor.run(exchange, (weights, data.pool), rows, rows["steps"])
             shared = reduce(shared, second, later)
+        # a round in which nobody has data changes nothing
+        weights, shared = tree.select(
+            sums["clients"] > 0, (weights, shared), (state.weights, dict(state.shared))
+        )
         new_state = State(state.round + 1, state.key, weights, shared, {})
         return new_state, out["kept"], RoundMetrics(sums["sums"], ids, out["finite"])
 
