@@ -262,7 +262,7 @@ def trained_groups(method: Method, groups: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(g for g in groups if any(g in (p.train or ()) for p in phases))
 
 
-def above_zero(**hyper: float) -> None:
+def above_zero(**hyper: float | int) -> None:
     """Refuse hyperparameters that a method divides by or counts with."""
     for name, value in hyper.items():
         if value <= 0:
