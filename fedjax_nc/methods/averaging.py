@@ -17,6 +17,7 @@ from fedjax_nc.methods.base import (
     Phase,
     Regulariser,
     add,
+    each_phase,
     mix,
 )
 from fedjax_nc.methods.registry import base, regulariser
@@ -50,12 +51,7 @@ def fedprox(*, mu: float = 0.01, plain: bool = False) -> Method:
       mu: strength of the pull.
       plain: steps of plain SGD, without the run's momentum and weight decay.
     """
-    return add(with_plain_sgd(fedavg()) if plain else fedavg(), terms.prox(mu))
-
-
-def with_plain_sgd(method: Method) -> Method:
-    """The same by SGD at the round's learning rate, without momentum and weight decay."""
-    return method._replace(phases=tuple(p._replace(optimizer=SGD()) for p in method.phases))
+    return add(each_phase(fedavg(), optimizer=SGD() if plain else None), terms.prox(mu))
 
 
 @regulariser
@@ -98,9 +94,8 @@ def fedexp(
 
     def server(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
         del shared
-        total = jnp.maximum(arrived.weight, jnp.finfo(arrived.weight.dtype).tiny)
         length = tree.sq_distance(arrived.mean.params, tree.zeros_like(arrived.mean.params))
-        eta = extrapolation(arrived.uploads["lengths"] / total, length, arrived.clients, eps, rule)
+        eta = extrapolation(arrived.mean_of("lengths"), length, arrived.clients, eps, rule)
         return tree.add(
             arrived.received, Weights(tree.scale(eta, arrived.mean.params), arrived.mean.stats)
         )
@@ -138,8 +133,7 @@ def fednova() -> Method:
 
     def server(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
         del shared
-        total = jnp.maximum(arrived.weight, jnp.finfo(arrived.weight.dtype).tiny)
-        params = tree.scale(arrived.uploads["steps"] / total, arrived.mean.params)
+        params = tree.scale(arrived.mean_of("steps"), arrived.mean.params)
         return tree.add(arrived.received, Weights(params, arrived.mean.stats))
 
     return fedavg()._replace(

@@ -77,7 +77,9 @@ def plain_gradient(value_and_grad: Callable, view: View) -> Callable:
 
 
 def clipped(limit: float) -> Callable[[Callable, View], Callable]:
-    """The gradient cut to this norm, whatever the configuration says."""
+    """The gradient cut to this norm, whatever the configuration says; 0 cuts nothing."""
+    if not limit:
+        return plain_gradient
 
     def wrap(value_and_grad: Callable, view: View) -> Callable:
         del view
@@ -148,6 +150,10 @@ class Arrived(NamedTuple):
     weight: jax.Array  # sum of the participants' weights
     clients: jax.Array  # participants that have data
     num_clients: int  # of the federation
+
+    def mean_of(self, part: str) -> Any:
+        """Of what clients uploaded times their weight."""
+        return self.uploads[part] / jnp.maximum(self.weight, jnp.finfo(self.weight.dtype).tiny)
 
 
 class Finished(NamedTuple):
@@ -232,6 +238,11 @@ class Method(NamedTuple):
 
 
 Regulariser = Callable[[Method], Method]
+
+
+def each_phase(method: Method, **changes: Any) -> Method:
+    """The method with these fields of every phase."""
+    return method._replace(phases=tuple(p._replace(**changes) for p in method.phases))
 
 
 def add(method: Method, *terms: Term, parts: tuple[Part, ...] = ()) -> Method:

@@ -12,7 +12,7 @@ from fedjax_nc.data.augment import resize
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods import terms
 from fedjax_nc.methods.averaging import fedavg
-from fedjax_nc.methods.base import Context, Method, Regulariser, Term, add, clipped
+from fedjax_nc.methods.base import Context, Method, Regulariser, Term, add, clipped, each_phase
 from fedjax_nc.methods.registry import base, regulariser
 from fedjax_nc.types import Batch, Model, narrow
 
@@ -45,9 +45,7 @@ def fedalign(
       clip: norm at which gradients are cut; 0 does not.
     """
     method = align(mu=mu, width=width, cut=cut, relative=relative)(fedavg())
-    if not clip:
-        return method
-    return method._replace(phases=tuple(p._replace(grad=clipped(clip)) for p in method.phases))
+    return each_phase(method, grad=clipped(clip))
 
 
 @regulariser
@@ -183,11 +181,7 @@ def mixup_reg(*, gamma: float = 0.1) -> Regulariser:
     """
     if not gamma:
         return lambda method: method
-    return lambda method: method._replace(
-        phases=tuple(
-            p._replace(augment=lambda batch, key: mixed(batch, key, gamma)) for p in method.phases
-        )
-    )
+    return lambda m: each_phase(m, augment=lambda batch, key: mixed(batch, key, gamma))
 
 
 def mixed(batch: Batch, key: jax.Array, gamma: float) -> tuple[tuple[Batch, jax.Array], ...]:

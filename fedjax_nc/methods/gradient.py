@@ -23,6 +23,7 @@ from fedjax_nc.methods.base import (
     View,
     above_zero,
     add,
+    each_phase,
 )
 from fedjax_nc.methods.registry import base
 from fedjax_nc.types import Batch, Weights
@@ -56,10 +57,8 @@ def scaffold(*, server_lr: float = 1.0, adaptive: bool = True) -> Method:
     def step(arrived: Arrived, shared) -> Weights:
         return tree.add(arrived.received, tree.scale(server_lr, arrived.mean))
 
-    method = fedavg()
-    return method._replace(
-        phases=tuple(p._replace(grad=correct) for p in method.phases),
-        parts=(control_variates(adaptive),), server=step)  # fmt: skip
+    method = each_phase(fedavg(), grad=correct)
+    return method._replace(parts=(control_variates(adaptive),), server=step)
 
 
 def control_variates(adaptive: bool) -> Part:
@@ -185,8 +184,7 @@ def fedsol(*, rho: float = 2.0, tau: float = 3.0) -> Method:
 
         return perturbed
 
-    method = add(fedavg(), Term("proximal_kl", divergence))
-    return method._replace(phases=tuple(p._replace(grad=elsewhere) for p in method.phases))
+    return each_phase(add(fedavg(), Term("proximal_kl", divergence)), grad=elsewhere)
 
 
 def perturbation(grads, rho: float):

@@ -9,7 +9,7 @@ import optax
 
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods import terms
-from fedjax_nc.methods.averaging import fedavg, with_plain_sgd
+from fedjax_nc.methods.averaging import fedavg
 from fedjax_nc.methods.base import (
     SGD,
     Finished,
@@ -19,6 +19,7 @@ from fedjax_nc.methods.base import (
     Regulariser,
     Setup,
     View,
+    each_phase,
 )
 from fedjax_nc.methods.fixed_head import dot_regression
 from fedjax_nc.methods.registry import base, regulariser
@@ -100,7 +101,7 @@ def ditto(*, lam: float = 1.0, plain: bool = False) -> Method:
       plain: steps of plain SGD, without the run's momentum and weight decay.
     """
     pull = terms.prox(lam)._replace(name="pull")
-    method = with_plain_sgd(fedavg()) if plain else fedavg()
+    method = each_phase(fedavg(), optimizer=SGD() if plain else None)
     (phase,) = method.phases
     own = phase._replace(terms=(*phase.terms, pull), slot="own")
     part = Part("own", init_client=lambda s: s.weights, keep=lambda f: f.slots["own"])

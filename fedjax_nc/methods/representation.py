@@ -8,7 +8,16 @@ from fedjax_nc import losses
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods import parts, terms
 from fedjax_nc.methods.averaging import fedavg
-from fedjax_nc.methods.base import Context, Method, Regulariser, Term, above_zero, add, clipped
+from fedjax_nc.methods.base import (
+    Context,
+    Method,
+    Regulariser,
+    Term,
+    above_zero,
+    add,
+    clipped,
+    each_phase,
+)
 from fedjax_nc.methods.fixed_head import fedetf
 from fedjax_nc.methods.registry import base, regulariser
 from fedjax_nc.types import Model
@@ -124,10 +133,7 @@ def fedrcl(
         each = [losses.masked_mean(contrast * a + penalty * b, c.batch.mask) for a, b in values]
         return jnp.mean(jnp.stack(each))
 
-    method = add(fedavg(), Term("relaxed_contrast", fn))
-    if not clip:
-        return method
-    return method._replace(phases=tuple(p._replace(grad=clipped(clip)) for p in method.phases))
+    return each_phase(add(fedavg(), Term("relaxed_contrast", fn)), grad=clipped(clip))
 
 
 @base
