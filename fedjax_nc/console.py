@@ -99,6 +99,7 @@ def show_results(summaries: list[dict[str, Any]]) -> None:
         "global_accuracy": "global", "client_accuracy": "clients",
         "client_accuracy_worst": "worst",
         "personal_accuracy": "personal", "finetuned_accuracy": "fine-tuned",
+        "calibrated_accuracy": "calibrated",
         "seconds_per_round": "s/round", "compile_seconds": "compile",
     }  # fmt: skip
     head = summaries[0]

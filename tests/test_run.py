@@ -29,6 +29,7 @@ from runs import (
 
 from fedjax_nc import cli, config, flags
 from fedjax_nc.data import datasets, federated
+from fedjax_nc.methods import catalogue
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +257,7 @@ def test_update_that_is_not_finite_stops_the_run(tmp_path, capfd):
 # --- many runs, real photographs
 
 
-def test_compare_writes_one_table(finished, tmp_path, capsys):
+def test_compare_writes_one_table(finished, tmp_path, capsys, monkeypatch):
     spec = importlib.util.spec_from_file_location("compare", ROOT / "experiments" / "compare.py")
     compare = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(compare)
@@ -277,3 +278,9 @@ def test_compare_writes_one_table(finished, tmp_path, capsys):
     mean = f"{statistics.fmean(values):.1f} ± {statistics.pstdev(values):.1f}"
     assert lines[2].startswith(f"| `{methods[0]}` | {mean} |")
     assert lines[3].startswith("| `fedavg` | ")
+    # `all` leaves out what this network cannot do, and says why
+    two = {name: catalogue.bases()[name] for name in ("fedavg", "fedalign")}
+    monkeypatch.setattr(catalogue, "bases", lambda: two)
+    assert compare.main(["all", "--", *rest]) == 0
+    text = capsys.readouterr().out
+    assert lines[3] in text and "- `fedalign`: fedalign narrows the last stage" in text
