@@ -31,9 +31,10 @@ def test_worked_example_is_a_method(tmp_path):
     small = ["--dataset=digits", "--data.limit=300", "--rounds=2", "--federation.clients=4",
              "--federation.participants=4", "--evaluation.no-personal"]  # fmt: skip
     losses = {}
-    for spec in ("fedsmooth(share=0.0)", "fedsmooth(share=0.2) | fd"):
+    for spec in ("fedavg", "fedsmooth(share=0.0)", "fedsmooth(share=0.2) | fd"):
         run(f"--method={spec}", *small, f"--out={tmp_path / 'runs'}")
         (name,) = (tmp_path / "runs").rglob("metrics.jsonl")
         losses[spec] = [json.loads(line)["global_loss"] for line in name.read_text().splitlines()]
         shutil.rmtree(tmp_path / "runs")
-    assert losses["fedsmooth(share=0.2) | fd"] != losses["fedsmooth(share=0.0)"]
+    assert losses["fedsmooth(share=0.0)"] == pytest.approx(losses["fedavg"], rel=1e-4)
+    assert losses["fedsmooth(share=0.2) | fd"] != losses["fedavg"]

@@ -233,9 +233,12 @@ def test_padding_is_never_read(x64, tiny):
     t = tiny(local_cfg={"batch_size": 5})
     expected, _ = t.run(2)
     index, size = t.data.train
-    longer = np.pad(index, ((0, 0), (0, 6)), constant_values=9)
-    data = t.data._replace(train=Table(jnp.asarray(longer), size))
-    same(t._replace(data=data).run(2)[0], expected, rtol=0, atol=1e-12)
+    padding = np.arange(index.shape[1]) >= np.asarray(size)[:, None]
+    garbage = np.random.RandomState(1).randint(0, len(t.data.pool.y), index.shape)
+    dirty = np.where(padding, garbage, index).astype(np.int32)
+    for table in (dirty, np.pad(dirty, ((0, 0), (0, 6)), constant_values=9)):
+        data = t.data._replace(train=Table(jnp.asarray(table), size))
+        same(t._replace(data=data).run(2)[0], expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("executor", ["scan", "sharded"])
