@@ -77,3 +77,22 @@ def orthonormal(seed: Float[Array, "d c"]) -> Float[Array, "d c"]:
     """Orthonormal columns spanning those of `seed`."""
     q, _ = jnp.linalg.qr(seed)
     return q
+
+
+# The two below take one matrix after another also under vmap: jaxlib 0.10.2 deals a batch of LAPACK
+# calls to the very threads that wait for it, and a program on as many devices never ends.
+
+
+def _root(covariance: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """R with R R^T = covariance, also where that is singular."""
+    values, vectors = jnp.linalg.eigh(covariance)
+    return vectors * jnp.sqrt(jnp.maximum(values, 0.0))
+
+
+def _solve(a: Float[Array, "d d"], b: Float[Array, "d c"]) -> Float[Array, "d c"]:
+    """X with a X = b."""
+    return jnp.linalg.solve(a, b)
+
+
+root = jax.custom_batching.sequential_vmap(_root)
+solve = jax.custom_batching.sequential_vmap(_solve)

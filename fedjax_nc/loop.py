@@ -23,7 +23,7 @@ from fedjax_nc.job import Job, first_state, only, place
 from fedjax_nc.train import local, schedule
 from fedjax_nc.train.round import RoundMetrics, make_round, make_rounds
 from fedjax_nc.train.traffic import traffic
-from fedjax_nc.types import Hyper, State
+from fedjax_nc.types import Hyper, State, Weights
 
 AT_ONCE = 10  # rounds in one dispatch, at most
 _SECONDS = 1.0  # that a dispatch should take at most: progress shows, and Ctrl-C is heard
@@ -189,7 +189,7 @@ def _train(job: Job, seeds: list[Seed], state: State, on_host: bool, reporter: R
         with np.errstate(over="ignore"):  # an absurd one is told by what it does to the weights
             padded = np.resize(lrs, AT_ONCE).astype(hyper.lr.dtype)
         state, metrics = rounds_fn(state, hyper._replace(lr=padded), len(lrs), job.data)
-        scores = evaluate_fn(state.weights, job.data) if tests(done) else None
+        scores = evaluate_fn(_tested(job, state), job.data) if tests(done) else None
         waiting.append(Pending(number, lrs, metrics, scores, bool(new)))
         compiled |= new
         while len(waiting) > (0 if saves(done) or new else 1):
@@ -198,6 +198,10 @@ def _train(job: Job, seeds: list[Seed], state: State, on_host: bool, reporter: R
             checkpoint.save(managers, state)
         number = done
     return state
+
+
+def _tested(job: Job, state: State) -> Weights:
+    return job.task.method.tested(state.weights, state.shared)
 
 
 def _one_by_one(round_fn):
@@ -236,7 +240,7 @@ def _calibrated(job: Job, state: State) -> list[dict[str, Any]]:
         return [{} for _ in job.configs]
     size = job.config.evaluation.batch_size
     weights = evaluate.make_calibrate(job.task, job.executor, size, job.axes)(
-        state.weights, state.key, job.data
+        _tested(job, state), state.key, job.data
     )
     scores = evaluate.make_evaluate(job.task, job.executor, size, job.axes)(weights, job.data)
     each = [scores] if job.seeds is None else [

@@ -1,6 +1,12 @@
 """Two CPU devices, quick compilation, and a tiny federation that every corner case lives in."""
 
-import jax
+import os
+
+given = os.environ.get("XLA_FLAGS")
+# the emitters of fusions take two thirds of a round's compilation
+os.environ["XLA_FLAGS"] = f"{given or ''} --xla_cpu_use_fusion_emitters=false"
+
+import jax  # noqa: E402
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 2)
@@ -8,7 +14,9 @@ jax.config.update("jax_num_cpu_devices", 2)
 # default: the package adds vectors to matrices on purpose, and so do optax and flax.)
 jax.config.update("jax_disable_most_optimizations", True)
 
-import os  # noqa: E402
+jax.devices()  # reads the flags, which commands that tests start should not inherit
+os.environ.pop("XLA_FLAGS") if given is None else os.environ.update(XLA_FLAGS=given)
+
 from typing import Any, NamedTuple  # noqa: E402
 
 import numpy as np  # noqa: E402

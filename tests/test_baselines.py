@@ -117,7 +117,10 @@ def test_fedexp_of_one_client_is_fedavg(x64, tiny):
 def test_fedexp_steps_further_when_clients_disagree(x64, tiny):
     t, plain_t = tiny("fedexp(eps=0.0)", norm="none"), tiny(norm="none")
     start = plain(t.state().weights)
-    one, other = (plain(x.run(1)[0].weights) for x in (t, plain_t))
+    state, _ = t.run(1)
+    one, other = plain(state.weights), plain(plain_t.run(1)[0].weights)
+    tested = t.task.method.tested(state.weights, state.shared)
+    same(tested, tree.scale(0.5, tree.add(start, one)))  # the official code's
     far, near = (tree.sub(w, start) for w in (one, other))
     eta = np.sqrt(tree.dot(far, far) / tree.dot(near, near))
     assert eta > 1.2

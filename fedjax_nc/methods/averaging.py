@@ -78,8 +78,8 @@ def fedexp(
     Changes:  w + eta D with eta = max(1, sum_k p_k |D_k|^2 / (2 (|D|^2 + |S| eps))).
     Defaults: eps = 0.001 (FedDr+, the official CIFAR runs).
     Differs:  FedDecorr's code leaves out |S|; FedDr+'s takes min(1, .), norms that are not squared
-              and 100 eps, so it never goes further than FedAvg (rule). The official code tests the
-              mean of the last two models and lets eps decay; here it is the last, and constant.
+              and 100 eps, so it never goes further than FedAvg (rule). As in the official code the
+              mean of the last two global models is tested, under its rule; eps does not decay.
               BatchNorm statistics are averaged, not extrapolated.
     Uploads:  the model and one number.
 
@@ -100,7 +100,19 @@ def fedexp(
             arrived.received, Weights(tree.scale(eta, arrived.mean.params), arrived.mean.stats)
         )
 
-    return fedavg()._replace(parts=(Part("lengths", collect=collect),), server=server)
+    method = fedavg()._replace(parts=(Part("lengths", collect=collect),), server=server)
+    return mean_of_two(method) if rule == "official" else method
+
+
+def mean_of_two(method: Method) -> Method:
+    """Test the mean of the last two global models: a server that steps far swings around it."""
+    before = Part("before", lambda setup: setup.weights, send=lambda weights: (),
+                  reduce=lambda old, uploads, arrived: arrived.received)  # fmt: skip
+
+    def tested(weights: Weights, shared: Mapping[str, Any]) -> Weights:
+        return tree.scale(0.5, tree.add(weights, shared["before"]))
+
+    return method._replace(parts=(*method.parts, before), tested=tested)
 
 
 def extrapolation(mean_length, length_of_mean, clients, eps: float, rule: str) -> jax.Array:

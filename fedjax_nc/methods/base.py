@@ -206,6 +206,12 @@ def weighted_mean(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
     return tree.add(arrived.received, arrived.mean)
 
 
+def the_last(weights: Weights, shared: Mapping[str, Any]) -> Weights:
+    """Test the global model as it is."""
+    del shared
+    return weights
+
+
 def as_received(received: Weights, client: Mapping[str, Any]) -> Weights:
     """Begin with the global model and the client's personal groups."""
     del client
@@ -227,6 +233,7 @@ class Method(NamedTuple):
     parts: tuple[Part, ...] = ()
     personal: tuple[str, ...] = ()  # groups that stay with the client
     server: Callable[[Arrived, Mapping[str, Any]], Weights] = weighted_mean  # (.., shared) -> new
+    tested: Callable[[Weights, Mapping[str, Any]], Weights] = the_last  # (.., shared) -> is tested
     start: Callable[[Weights, Mapping[str, Any]], Weights] = as_received  # before local training
     update: Callable[[Weights, ClientInfo], Weights] = whole  # before it is weighted and sent
     weights: str | None = None  # of clients in the mean; None: the configuration's

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fedjax_nc import losses
+from fedjax_nc import linalg, losses
 from fedjax_nc.methods.averaging import fedavg
 from fedjax_nc.methods.base import (
     Context,
@@ -209,9 +209,8 @@ def virtual_features(key: jax.Array, moments: Moments, samples: int):
     if moments.spread.ndim == 2:
         deviation = noise * moments.spread[:, None]
     else:
-        values, vectors = jnp.linalg.eigh(moments.spread)  # fewer samples than features: singular
-        root = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[:, None]
-        deviation = jnp.einsum("cnk,cdk->cnd", noise, root)
+        roots = jax.vmap(linalg.root)(moments.spread)  # fewer samples than features: singular
+        deviation = jnp.einsum("cnk,cdk->cnd", noise, roots)
     z = moments.mean[:, None] + deviation
     y = jnp.repeat(jnp.arange(classes), samples)
     return z.reshape(-1, width), y, jnp.repeat(moments.count > 0, samples)

@@ -5,7 +5,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from fedjax_nc import losses
+from fedjax_nc import linalg, losses
 from fedjax_nc.methods import terms
 from fedjax_nc.methods.averaging import fedavg
 from fedjax_nc.methods.base import SGD, Context, Method, Phase, Posthoc, Repeat, Term, View, clipped
@@ -122,7 +122,7 @@ def least_squares_head() -> Posthoc:
         del model, key
         gram, cross = sums
         ridge = 1e-4 * jnp.trace(gram) / len(gram)  # features can be fewer than dimensions
-        kernel = jnp.linalg.solve(gram + ridge * jnp.eye(len(gram), dtype=gram.dtype), cross)
+        kernel = linalg.solve(gram + ridge * jnp.eye(len(gram), dtype=gram.dtype), cross)
         return weights._replace(params={**weights.params, "head": {"kernel": kernel}})
 
     return Posthoc(collect, solve)
