@@ -61,7 +61,7 @@ def test_padding_changes_no_pair_loss(x64):
     z, logits, y = numbers(9, 4), numbers(9, 3, seed=1), np.arange(9) % 3
     mask = np.arange(9) < 6
     z[6:], logits[6:] = 1e6, -1e6
-    fn = jax.value_and_grad(pair_losses, (0, 1))
+    fn = jax.jit(jax.value_and_grad(pair_losses, (0, 1)))
     padded = fn(*map(jnp.asarray, (z, logits, y, mask)))
     short = fn(*(jnp.asarray(a[:6]) for a in (z, logits, y, mask)))
     close(padded[0], short[0], 1e-12)
@@ -78,7 +78,7 @@ def test_pair_losses_are_finite_on_odd_batches(kind):
         mask[int(kind == "one") :] = False
     z = {"equal": np.ones_like(z), "dead": np.zeros_like(z)}.get(kind, z)
     args = map(jnp.asarray, (z, logits, np.zeros(5, np.int32), mask))
-    value, grads = jax.value_and_grad(pair_losses, (0, 1))(*args)
+    value, grads = jax.jit(jax.value_and_grad(pair_losses, (0, 1)))(*args)
     assert np.isfinite(value) and all(np.isfinite(g).all() for g in grads)
 
 

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from runs import (
     FEDETF,
     FEW,
     PLAIN,
+    ROOT,
     SAVING,
     assert_same_run,
     directory_of,
@@ -280,3 +283,13 @@ def test_dispatches_change_nothing(tmp_path, monkeypatch):
     ends = np.cumsum(seen["long"])
     assert {6, 8, 12, 15} <= set(ends.tolist())
     assert_same_run(*(directory_of(tmp_path / name, argv) for name in ("long", "short")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg | ccvr(samples=20)", "spherefed(calibrate=True)"])
+def test_calibration_of_parallel_seeds_ends(tmp_path, method):
+    """As a command: with as many devices as threads, LAPACK's batches wait for themselves."""
+    command = [sys.executable, str(ROOT / "experiments" / "run.py"), f"--method={method}", *DATA,
+               *FEW, *PARALLEL, "--rounds=1", "--evaluation.no-personal", f"--out={tmp_path}"]  # fmt: skip
+    done = subprocess.run(command, timeout=150, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0 and "calibrated" in done.stdout, done.stderr
