@@ -1,7 +1,7 @@
 """Networks by name; the only folder that imports flax, and only when a model is built."""
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedjax_nc.errors import UserError, unknown
 from fedjax_nc.models.catalogue import MODELS, fitting
@@ -37,7 +37,7 @@ def build(
 
     check(name, shape)
     spec = MODELS[name]
-    options = {"norm": spec.norm if norm == "default" else norm, "conv": conv}
+    options: dict[str, Any] = {"norm": spec.norm if norm == "default" else norm, "conv": conv}
     if survival is not None:
         if not spec.blocks:
             residual = ", ".join(m for m in fitting(shape) if MODELS[m].blocks)

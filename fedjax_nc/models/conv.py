@@ -167,7 +167,9 @@ def max_pool3(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
 
 def avg_pool3(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
     """3x3 average-pooling with stride 2; a border of zeros counts."""
-    return lowerings.depthwise(x, jnp.full((3, 3, 1, x.shape[-1]), 1 / 9, x.dtype), 2, ((1, 1), (1, 1)))
+    return lowerings.depthwise(
+        x, jnp.full((3, 3, 1, x.shape[-1]), 1 / 9, x.dtype), 2, ((1, 1), (1, 1))
+    )
 
 
 def avg_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:

@@ -115,7 +115,7 @@ class Stage(nn.Module):
                         width=self.width)  # fmt: skip
         sums = block(stride=self.stride)(x, self.keep[0], train=train, mask=mask)
 
-        def following(block, sums, keep=1.0):
+        def following(block, sums, keep: float | jax.Array = 1.0):
             return block(settle(nn.relu(sums)), keep, train=train, mask=mask), None
 
         if len(self.keep) < LOOP:
