@@ -71,7 +71,8 @@ def feddw(dataset: str, method: str) -> Settings:
     """
     augment = ("crop4", "flip") if dataset.startswith("cifar") else ()
     config = RunConfig(
-        method, dataset, _model(dataset, "cnn", cifar100="resnet18"), "feddw", 10 if dataset == "imdb_reviews" else 50,
+        method, dataset, _model(dataset, "cnn", cifar100="resnet18"), "feddw",
+        10 if dataset == "imdb_reviews" else 50,
         data=Data(alpha=0.5, rule="feddw", client_test="matched", seed=-1, augment=augment),
         local=Local(epochs=5, batch_size=512 if dataset == "imdb_reviews" else 128,
                     optimizer="adam", lr=0.001),

@@ -35,7 +35,7 @@ def build(
     """
     from fedjax_nc.models import base  # flax takes a second to import
 
-    check(name, shape)
+    _check(name, shape)
     spec = MODELS[name]
     options: dict[str, Any] = {"norm": spec.norm if norm == "default" else norm, "conv": conv}
     if survival is not None:
@@ -48,7 +48,7 @@ def build(
     return base.from_body(_bodies(shape)[name](**options), shape, classes, head)
 
 
-def check(name: str, shape: tuple[int, ...]) -> None:
+def _check(name: str, shape: tuple[int, ...]) -> None:
     """Refuse a model that does not exist or does not take such inputs."""
     if name not in MODELS:
         raise unknown("model", name, MODELS)
