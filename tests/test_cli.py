@@ -36,6 +36,16 @@ def test_protocol_dataset_and_method_set_the_defaults():
     assert parse() == protocols.resolve("quick", "mnist5k", "fedetf")
     assert parse("--protocol", "fedetf", "--dataset=cifar10").local.batch_size == 128
     assert parse("--dataset=digits").model == "mlp"
+    papers = {"fedetf": ("resnet20", "resnet20", "resnet18"),
+              "feddw": ("cnn", "resnet18", "cnn"),
+              "feddr_plus": ("vgg11", "mobilenet", "mobilenet"),
+              "fedalign": ("resnet56_bottleneck",) * 3,
+              "fedblade": ("mobilenet_v2",) * 3}  # fmt: skip
+    for protocol, models in papers.items():
+        for dataset, model in zip(("cifar10", "cifar100", "tiny_imagenet"), models, strict=True):
+            made = parse(f"--protocol={protocol}", f"--dataset={dataset}")
+            assert made.model == model
+            assert (made.federation.norm == "batch") == (model == "mobilenet")
 
 
 @pytest.mark.parametrize("protocol", protocols.PROTOCOLS)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import plain_models
 import pytest
+from runs import PLAIN, rows_of, train
 from small_models import BLOCKS, BODIES, CLASSES, RESIDUAL, SHAPE, few_layers, small  # noqa: F401
 
 from fedjax_nc import losses, models, work
@@ -298,3 +299,20 @@ def test_survival(x64, name):
             for g in jax.tree.leaves(dropped[1]["body"])]  # fmt: skip
     assert any(jax.tree.leaves(still)) or any(some)
     assert not np.allclose(dropped[0][1][0], expected[0][1][0])
+
+
+# ---- training ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, spec in MODELS.items() if spec.takes((8, 8, 1))])
+def test_trains_two_rounds(all_layers, name, tmp_path):
+    """FedAvg, FedETF and FedBlade on genuine digits, 8x8 pixels."""
+    for method in ("fedavg", "fedetf", "fedblade"):
+        argv = [f"--method={method}", f"--model={name}", "--dataset=digits", "--data.limit=40",
+                "--federation.clients=2", "--federation.participants=2", "--rounds=2",
+                "--local.epochs=1", "--local.batch_size=10", "--data.partition=iid",
+                *PLAIN]  # fmt: skip
+        before, after = rows_of(train(tmp_path, argv))
+        assert np.isfinite([before["train_loss"], after["train_loss"]]).all()
+        assert after["train_loss"] != before["train_loss"]
