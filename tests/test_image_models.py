@@ -263,19 +263,17 @@ def test_narrow_network(x64, name):
             out, _ = model.apply(weights._replace(params=params), x, train=True, width=0.5)
             return jnp.sum(out.logits**2), out
 
-        return jax.value_and_grad(total, has_aux=True)(weights.params)
+        (_, out), grad = jax.value_and_grad(total, has_aux=True)(weights.params)
+        return out, model.last_stage(weights, out.blocks[-2], width=0.5), grad
 
-    (_, out), grad = half(weights)
-    assert model.last_stage is not None
+    out, last, grad = half(weights)
     widths = [narrow(c * (4 if name == "bottleneck" else 1), 0.5) for c in model.channels]
     assert [b.shape[-1] for b in out.blocks] == widths
-    unused = jax.tree.map(lambda g: g == 0, grad["body"])
-    other = jax.tree.map(lambda w, u: jnp.where(u, w + 9.0, w), weights.params["body"], unused)
-    (_, again), _ = half(weights._replace(params={**weights.params, "body": other}))
+    unused = jax.tree.map(lambda g: np.asarray(g) == 0, grad["body"])
+    other = jax.tree.map(lambda w, u: np.where(u, 9.0, w), weights.params["body"], unused)
+    again, *_ = half(weights._replace(params={**weights.params, "body": other}))
     chex.assert_trees_all_close(again, out, rtol=1e-9, atol=1e-12)
-    assert np.mean(np.concatenate([u.ravel() for u in jax.tree.leaves(unused)])) > 0.5
-    before = out.blocks[-2]
-    last = model.last_stage(weights, before, width=0.5)
+    assert np.mean(np.concatenate([u.ravel() for u in jax.tree.leaves(unused)])) > 0.4
     np.testing.assert_allclose(last, out.blocks[-1], rtol=1e-9, atol=1e-12)
 
 
@@ -295,9 +293,9 @@ def test_survival(x64, name):
     expected, kept, dropped = every()
     chex.assert_trees_all_close(kept, expected, rtol=1e-6, atol=1e-8)
     still = jax.tree.map(lambda a, b: np.array_equal(a, b), dropped[0][1][1], weights.stats)
-    some = [np.any(np.asarray(g) == 0, axis=tuple(range(1, g.ndim))).any()
-            for g in jax.tree.leaves(dropped[1]["body"])]  # fmt: skip
-    assert any(jax.tree.leaves(still)) or any(some)
+    # of blocks in a loop the last one's row
+    rows = jax.tree.map(lambda a, b: np.array_equal(a[-1], b[-1]), dropped[0][1][1], weights.stats)
+    assert any(jax.tree.leaves(still)) or any(jax.tree.leaves(rows))
     assert not np.allclose(dropped[0][1][0], expected[0][1][0])
 
 
@@ -314,5 +312,5 @@ def test_trains_two_rounds(all_layers, name, tmp_path):
                 "--local.epochs=1", "--local.batch_size=10", "--data.partition=iid",
                 *PLAIN]  # fmt: skip
         before, after = rows_of(train(tmp_path, argv))
-        assert np.isfinite([before["train_loss"], after["train_loss"]]).all()
-        assert after["train_loss"] != before["train_loss"]
+        assert np.isfinite([before["global_loss"], after["global_loss"]]).all()
+        assert after["global_loss"] != before["global_loss"]
