@@ -32,8 +32,8 @@ from fedjax_nc.models.catalogue import MODELS
 
 RESULTS = Path(__file__).parent / "results" / "models.json"
 COLD, WARM = 60.0, 5.0  # seconds a round may take to compile, and to load from the cache
-COLUMNS = {"model": "model", "parameters": "parameters", "mflops": "MFLOPs", "cold": "compile s", "cold_cpu": "CPU s",
-           "warm": "warm s", "images_per_second": "images/s", "gflops": "GFLOP/s",
+COLUMNS = {"model": "model", "parameters": "parameters", "mflops": "MFLOPs",
+           "cold": "compile s", "cold_cpu": "CPU s", "warm": "warm s", "images_per_second": "images/s", "gflops": "GFLOP/s",
            "memory_mb": "MB per\nclient"}  # fmt: skip
 
 
@@ -66,7 +66,8 @@ def measure(model: str, batch_size: int, batches: int, repeats: int) -> dict[str
         seconds.append(time.perf_counter() - start)
     each = statistics.median(seconds[1:])  # the first warms up
     return {
-        "parameters": parameters, "compile_seconds": compile_seconds, "compile_cpu": compile_cpu, "seconds": seconds[1:],
+        "parameters": parameters, "compile_seconds": compile_seconds, "compile_cpu": compile_cpu,
+        "seconds": seconds[1:],
         "images_per_second": cores * batches * batch_size / each,
         "gflops": operations / each / 1e9,
         "memory_mb": program.memory_analysis().temp_size_in_bytes / 1e6,  # a client per device
@@ -87,7 +88,8 @@ def row_of(model: str, flags: argparse.Namespace) -> dict[str, Any]:
     cold, warm = found
     faster = max(found, key=lambda one: one["images_per_second"])
     return {"model": model, "mflops": MODELS[model].mflops} | faster | {
-        "cold": cold["compile_seconds"], "cold_cpu": cold["compile_cpu"], "warm": warm["compile_seconds"]}  # fmt: skip
+        "cold": cold["compile_seconds"], "cold_cpu": cold["compile_cpu"],
+        "warm": warm["compile_seconds"]}  # fmt: skip
 
 
 def show(rows: list[dict[str, Any]]) -> None:
