@@ -33,7 +33,8 @@ from fedjax_nc.models.catalogue import MODELS
 RESULTS = Path(__file__).parent / "results" / "models.json"
 COLD, WARM = 60.0, 5.0  # seconds a round may take to compile, and to load from the cache
 COLUMNS = {"model": "model", "parameters": "parameters", "mflops": "MFLOPs",
-           "cold": "compile s", "cold_cpu": "CPU s", "warm": "warm s", "images_per_second": "images/s", "gflops": "GFLOP/s",
+           "cold": "compile s", "cold_cpu": "CPU s", "warm": "warm s",
+           "images_per_second": "images/s", "gflops": "GFLOP/s",
            "memory_mb": "MB per\nclient"}  # fmt: skip
 
 
