@@ -29,12 +29,12 @@ class VGG11(nn.Module):
     @nn.compact
     def __call__(self, x, train):
         norm = partial(NORM, use_running_average=not train)
-        for channels in (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512):
+        for channels in (64, "M", 128, "M", 256, 256, "M", 512, 512, 512, 512):
             if channels == "M":
                 x = nn.max_pool(x, (2, 2), (2, 2))
             else:
                 x = nn.relu(norm()(nn.Conv(channels, (3, 3), padding=1)(x)))
-        x = x.reshape(len(x), -1)  # of 16 pixels one is left after four poolings
+        x = x.reshape(len(x), -1)  # of 8 pixels one is left after three poolings
         return nn.relu(nn.Dense(512)(nn.relu(nn.Dense(512)(x))))
 
 

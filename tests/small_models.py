@@ -14,8 +14,8 @@ V2 = inverted.MOBILENET_V2._replace(rows=(Row(1, 16, 1, 1), Row(2, 16, 2, 2), Ro
 B0 = inverted.EFFICIENTNET_B0._replace(rows=(Row(1, 16, 1, 1), Row(2, 16, 3, 2, 5)))
 RESIDUAL = {
     "basic": partial(resnet.ResNet, (1, 2), channels=(16, 32)),
-    "looped": partial(resnet.ResNet, (6, 1), channels=(8, 16), projection=True),
-    "bottleneck": partial(resnet.ResNet, (1, 6), channels=(8, 16), bottleneck=True),
+    "looped": partial(resnet.ResNet, (6, 1), channels=(16, 32), projection=True),
+    "bottleneck": partial(resnet.ResNet, (1, 6), channels=(16, 32), bottleneck=True),
     "large": partial(resnet.ResNet, (1, 1), channels=(16, 32), projection=True, large=True),
     "mobilenet_v2": partial(inverted.InvertedResiduals, V2),
     "efficientnet_b0": partial(inverted.InvertedResiduals, B0),

@@ -24,6 +24,11 @@ CIFAR, IMAGENET = (32, 32, 3), (224, 224, 3)
 LOWERINGS = ("native", "canonical", "im2col", "winograd", "auto")
 
 
+def fast_first(names, *fast):
+    """All of them, the others as slow tests."""
+    return [n if n in fast else pytest.param(n, marks=pytest.mark.slow) for n in names]
+
+
 def draw(seed, *shape):
     return jax.random.normal(jax.random.key(seed), shape, jnp.result_type(float))
 
@@ -126,6 +131,7 @@ def nested(pairs):
     return tree
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, plain",
     [("resnet20", plain_models.ResNet20()), ("vgg11", plain_models.VGG11()),
@@ -133,8 +139,8 @@ def nested(pairs):
 )  # fmt: skip
 def test_equal_to_flaxs_own_layers(all_layers, x64, name, plain):
     """Logits, gradient and statistics, in training and in tests."""
-    shape, body = (16, 16, 3), models._bodies((16, 16, 3))[name](norm="running", conv="auto")
-    x, target = draw(0, 4, *shape), draw(1, 4, CLASSES)
+    shape, body = SHAPE, models._bodies(SHAPE)[name](norm="running", conv="auto")
+    x, target = draw(0, 6, *shape), draw(1, 6, CLASSES)
     kinds = (Conv, Norm, Dense), (nn.Conv, nn.BatchNorm, nn.Dense)
     mine, _ = layers_of(body, kinds[0], x, train=True, mask=None)
     theirs, _ = layers_of(plain, kinds[1], x, train=True)
@@ -178,7 +184,7 @@ def test_equal_to_flaxs_own_layers(all_layers, x64, name, plain):
 # ---- every kind of block -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("name", fast_first(BODIES, "basic", "mobilenet_v2", "vgg11"))
 def test_padding_changes_no_model(x64, name):
     model = small(name)
     weights = start(model)
@@ -251,7 +257,7 @@ def test_executors_agree(x64, name):
 # ---- widths and survival -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", RESIDUAL)
+@pytest.mark.parametrize("name", fast_first(RESIDUAL, "looped"))
 def test_narrow_network(x64, name):
     """Half a network has its own number of channels, and sees nothing of the other half."""
     model = small(name, norm="batch")
@@ -277,7 +283,7 @@ def test_narrow_network(x64, name):
     np.testing.assert_allclose(last, out.blocks[-1], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", RESIDUAL)
+@pytest.mark.parametrize("name", fast_first(RESIDUAL, "bottleneck"))
 def test_survival(x64, name):
     """Always kept is the plain network; hardly ever kept leaves statistics and weights alone."""
     count, x = BLOCKS[name], draw(0, 2, *SHAPE)
