@@ -37,7 +37,7 @@ from fedjax_nc.job import Job, first_state
 from fedjax_nc.loop import make_hyper
 from fedjax_nc.models import base
 from fedjax_nc.models.conv import Dense
-from fedjax_nc.models.resnet_cifar import ResNetCifar
+from fedjax_nc.models.resnet import ResNet
 from fedjax_nc.train import local
 from fedjax_nc.train.round import make_round, make_rows, make_view, sent
 
@@ -63,7 +63,7 @@ class Wide(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask):
         """Features of a batch, and the map after each stage."""
-        blocks, levels, x = ResNetCifar(8)(x, train=train, mask=mask)
+        blocks, levels, x = ResNet((1, 1, 1))(x, train=train, mask=mask)
         return blocks, levels, Dense(1280)(x)
 
 

@@ -16,11 +16,16 @@ def train(argv: list[str]) -> int:
     """`experiments/run.py`: train, `--list`, `--dry-run`. Returns the exit code."""
     try:
         command = flags.parse(argv)
-        if command.list:
-            from fedjax_nc import console, work
+        if command.list != "no":
+            from fedjax_nc import console
+
+            def messages():
+                from fedjax_nc import work
+
+                return work.messages(dataset)
 
             dataset = command.configs[0].dataset
-            console.show_list(dataset, work.messages(dataset))
+            console.show_list(command.list, dataset, messages)
             return 0
         start_jax(command.configs[0].execution.devices)
         if command.dry_run:

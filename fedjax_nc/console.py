@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 from rich import box
@@ -129,46 +130,78 @@ def _cell(key: str, value: float | None) -> str:
     return f"{value * 100:.2f}" if "accuracy" in key else f"{value:.2f}"
 
 
-def show_list(dataset: str, messages: dict[str, Any]) -> None:
-    """Everything that can be named on the command line; bytes are per client and round."""
-    console = Console()
-    title = f"Methods (upload per client and round on {dataset})"
-    methods = Table("method", "family", "venue", "upload", "hyperparameters", "paper", title=title)
+def show_list(what: str, dataset: str, messages: Callable[[], dict[str, Any]]) -> None:
+    """What can be named on the command line, one kind of it or `all`."""
+    tables = {
+        "methods": lambda: (_methods(dataset, messages()), _regularisers()),
+        "models": lambda: (_models(),),
+        "datasets": lambda: (_datasets(),),
+        "protocols": lambda: (_protocols(),),
+        "partitions": lambda: (_partitions(),),
+    }
+    for name in tables if what == "all" else [what]:
+        Console().print(*tables[name]())
+
+
+def _methods(dataset: str, messages: dict[str, Any]) -> Table:
+    table = Table("method", "what it is, hyperparameters", "venue", "kB up",
+                  title=f"Methods (upload per client and round on {dataset})",
+                  caption="with the protocol's model or, *, resnet8; papers: docs/methods.md",
+                  )  # fmt: skip
+    table.columns[0].no_wrap, table.columns[2].max_width = True, 12
     for entry in catalogue.bases().values():
         found = messages.get(entry.name)  # none where no model takes such data
-        size = f"{found.up / 1e3:.1f} kB ({found.model})" if found else ""
-        methods.add_row(entry.name, entry.family, entry.venue, size, _hyper(entry),
-                        entry.sections["Paper"])  # fmt: skip
-    console.print(methods)
-    extra = Table(
-        "regulariser", "hyperparameters", "summary", title="Regularisers: 'method | name'"
-    )
+        mark = "*" if found and found.model == "resnet8" else ""
+        size = f"{found.up / 1e3:.1f}{mark}" if found else ""
+        table.add_row(entry.name, _described(entry), entry.venue, size)
+    return table
+
+
+def _regularisers() -> Table:
+    table = Table("regulariser", "what it is, hyperparameters", title="'method | regulariser'")
     for entry in catalogue.regularisers().values():
-        extra.add_row(entry.name, _hyper(entry), entry.summary)
-    console.print(extra)
-    models = Table("model", "what", title="Models")
+        table.add_row(entry.name, _described(entry))
+    return table
+
+
+def _models() -> Table:
+    table = Table("model", "what; norm, least pixels, who publishes the size", "M param", "MFLOPs",
+                  title="Models (sizes for 32x32 colour images and ten classes)",
+                  caption="MFLOPs: millions of multiply-adds of a forward pass")  # fmt: skip
+    table.columns[0].no_wrap = True
     for spec in MODELS.values():
-        models.add_row(spec.name, spec.summary)
-    console.print(models)
-    data = Table("dataset", "shape", "classes", "train", "test", "from", title="Datasets")
+        text = f"{spec.summary}; {spec.norm}, {spec.min_size}, {spec.counted}"
+        table.add_row(spec.name, text, f"{spec.parameters / 1e6:.2f}", f"{spec.mflops:.1f}")
+    return table
+
+
+def _datasets() -> Table:
+    table = Table("dataset", "shape", "classes", "train", "test", "from", title="Datasets")
     for spec in DATASETS.values():
         shape = "x".join(map(str, spec.shape))
-        data.add_row(
+        table.add_row(
             spec.name, shape, str(spec.classes), str(spec.train), str(spec.test), spec.source
         )
-    console.print(data)
-    how = Table("protocol", "what", title="Protocols")
+    return table
+
+
+def _protocols() -> Table:
+    table = Table("protocol", "what", title="Protocols")
     for name, protocol in protocols.PROTOCOLS.items():
-        how.add_row(name, (protocol.__doc__ or "").splitlines()[0])
-    console.print(how)
-    partitions = Table("partition", "what", title="Partitions")
+        table.add_row(name, (protocol.__doc__ or "").splitlines()[0])
+    return table
+
+
+def _partitions() -> Table:
+    table = Table("partition", "what", title="Partitions")
     for name, text in _PARTITIONS.items():
-        partitions.add_row(name, text)
-    console.print(partitions)
+        table.add_row(name, text)
+    return table
 
 
-def _hyper(entry: catalogue.Entry) -> str:
-    return ", ".join(f"{k}={v}" for k, v in entry.hyper.items())
+def _described(entry: catalogue.Entry) -> str:
+    hyper = ", ".join(f"{k}={v}" for k, v in entry.hyper.items())
+    return f"{entry.summary}\n{hyper}" if hyper else entry.summary
 
 
 def show_facts(title: str, facts: dict[str, str]) -> None:

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import difflib
 import io
+import itertools
 import sys
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -18,6 +19,7 @@ from fedjax_nc.errors import UserError, unknown
 from fedjax_nc.methods import catalogue
 from fedjax_nc.models.catalogue import MODELS
 
+LISTS = ("all", "methods", "models", "datasets", "protocols", "partitions")
 _EPILOGUE = "Examples: --method=fedetf | --method='dot_regression | fd(beta=0.9)' | --list"
 
 
@@ -30,7 +32,7 @@ class Command(NamedTuple):
     overwrite: bool
     strict: bool
     dry_run: bool
-    list: bool
+    list: str  # of LISTS, or `no`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,8 +49,8 @@ class _Session:
     """Refuse clients without data instead of skipping them."""
     dry_run: bool = False
     """Show size, work and memory of the run without training."""
-    list: bool = False
-    """Show methods, models, datasets, protocols and partitions."""
+    list: Literal["no", *LISTS] = "no"  # type: ignore[valid-type]
+    """Show what there is, all of it (also without a word) or one kind."""
 
 
 def parse(argv: list[str], prog: str = "run.py") -> Command:
@@ -61,7 +63,7 @@ def parse(argv: list[str], prog: str = "run.py") -> Command:
     base = protocols.resolve(first["protocol"], first["dataset"], first["method"])
     hyper = catalogue.hyper_of(base.method)
     _check_hyper(argv, base.method, hyper)
-    flags, rest = _tyro(argv, prog, base, hyper)
+    flags, rest = _tyro(_list_all(argv), prog, base, hyper)
     if rest:
         raise _unknown_flag(rest[0], flags)
     run, session = flags.run, flags.session
@@ -135,6 +137,16 @@ def _peek(argv: list[str], name: str, default: str) -> str:
         elif word == f"--{name}" and i + 1 < len(argv):
             value = argv[i + 1]
     return value
+
+
+def _list_all(argv: list[str]) -> list[str]:
+    """The same with the word that `--list` alone stands for."""
+    words = [*argv, "--"]
+    alone = [a == "--list" and b.startswith("-") for a, b in itertools.pairwise(words)]
+    given = _peek([w for w, no in zip(argv, alone, strict=True) if not no], "list", "all")
+    if given not in LISTS:
+        raise unknown("list", given, LISTS)
+    return ["--list=all" if no else word for word, no in zip(argv, alone, strict=True)]
 
 
 def _check_hyper(argv, method, hyper) -> None:

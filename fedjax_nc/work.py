@@ -17,7 +17,7 @@ from fedjax_nc.methods.base import Phase, View
 from fedjax_nc.train import local
 from fedjax_nc.train.round import Task, make_round, sent
 from fedjax_nc.train.traffic import traffic
-from fedjax_nc.types import ClientInfo, State
+from fedjax_nc.types import ClientInfo, HeadSpec, State
 
 
 def facts(job: Job) -> dict[str, str]:
@@ -100,6 +100,22 @@ def step_flops(job: Job, state: State, phase: Phase) -> int:
         return jax.grad(objective, has_aux=True)(trainable, state.weights.stats, batch, state.key)
 
     return flops.count(step, tree.pick(state.weights.params, groups))
+
+
+class Size(NamedTuple):
+    """Of a model with a linear head."""
+
+    parameters: int
+    multiply_adds: int  # of one input's forward pass
+
+
+def size_of(model: str, shape: tuple[int, ...], classes: int) -> Size:
+    """Counted on plain convolutions; papers call millions of multiply-adds MFLOPs."""
+    plain = models.build(model, shape, classes, HeadSpec(), conv="native")
+    weights = jax.eval_shape(plain.init, jax.random.key(0))
+    x = jnp.zeros((1, *shape))
+    operations = flops.count(lambda w: plain.apply(w, x, train=False)[0].logits, weights)
+    return Size(tree.num_elements(weights.params), operations // 2)
 
 
 class Messages(NamedTuple):

@@ -91,7 +91,7 @@ def tiny(tiny_split):
     from fedjax_nc.methods import registry
     from fedjax_nc.models.base import from_body
     from fedjax_nc.models.mlp import MLP
-    from fedjax_nc.models.resnet_cifar import ResNetCifar
+    from fedjax_nc.models.resnet import ResNet
     from fedjax_nc.train import local
     from fedjax_nc.train.round import Task
     from fedjax_nc.types import Batch, Hyper
@@ -110,7 +110,7 @@ def tiny(tiny_split):
         body = MLP(norm=norm, widths=widths)
         if method.survival or any(t.name in STAGES for p in method.phases for t in p.terms):
             keep = method.survival(3) if method.survival else ()
-            body = ResNetCifar(8, norm, "native", survival=keep, channels=(8, 16, 32))
+            body = ResNet((1, 1, 1), norm, "native", survival=keep, channels=(8, 16, 32))
         model = from_body(body, SHAPE, CLASSES, method.head)
         task = Task(method, local.Trainer(model, local_cfg, batches), federation)
         counts = np.stack([np.bincount(y[p], minlength=CLASSES) for p in parts])

@@ -73,7 +73,8 @@ def test_unknown_name_is_answered_with_the_nearest(refused, argv, near):
         (["--method=fedetf", "--hp.finetune=papr"], "paper"),
         (["stray"], "unknown argument stray"),
         (["--data.augment", "flop"], "unknown augmentation 'flop'"),
-        (["--model=cnn"], "model 'cnn' takes images of at least 16x16"),
+        (["--model=cnn"], "(8, 8, 1), which fit mlp, vgg11, resnet8, resnet20,"),
+        (["--dataset=imdb_reviews", "--model=resnet20"], "8x8, not inputs of shape (200,), which"),
     ],
 )
 def test_what_cannot_be_built_is_refused(refused, argv, said):

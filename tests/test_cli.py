@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from runs import GROUPS, SMALL, deal
 
-from fedjax_nc import cli, config, flags, protocols
+from fedjax_nc import cli, config, flags, protocols, work
 from fedjax_nc.config import RunConfig
 from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.errors import UserError
@@ -36,6 +36,16 @@ def test_protocol_dataset_and_method_set_the_defaults():
     assert parse() == protocols.resolve("quick", "mnist5k", "fedetf")
     assert parse("--protocol", "fedetf", "--dataset=cifar10").local.batch_size == 128
     assert parse("--dataset=digits").model == "mlp"
+    papers = {"fedetf": ("resnet20", "resnet20", "resnet18"),
+              "feddw": ("cnn", "resnet18", "cnn"),
+              "feddr_plus": ("vgg11", "mobilenet", "mobilenet"),
+              "fedalign": ("resnet56_bottleneck",) * 3,
+              "fedblade": ("mobilenet_v2",) * 3}  # fmt: skip
+    for protocol, models in papers.items():
+        for dataset, model in zip(("cifar10", "cifar100", "tiny_imagenet"), models, strict=True):
+            made = parse(f"--protocol={protocol}", f"--dataset={dataset}")
+            assert made.model == model
+            assert (made.federation.norm == "batch") == (model == "mobilenet")
 
 
 @pytest.mark.parametrize("protocol", protocols.PROTOCOLS)
@@ -214,13 +224,35 @@ def test_list_shows_everything(capsys, monkeypatch):
     assert cli.train(["--list"]) == 0
     text = capsys.readouterr().out
     for entry in catalogue.bases().values():
-        paper = entry.sections["Paper"]
-        assert re.search(r"(19|20)\d\d", paper), entry.name
-        assert re.search(rf"\b{entry.name}\b.*{re.escape(paper)}", text)
+        assert re.search(r"(19|20)\d\d", entry.sections["Paper"]), entry.name
+        words = rf"\b{entry.name}\b.*{re.escape(entry.summary)}.*{re.escape(entry.venue)}"
+        assert re.search(words, text)
     partitions = typing.get_args(typing.get_type_hints(config.Data)["partition"])
     names = [*catalogue.regularisers(), *MODELS, *DATASETS, *protocols.PROTOCOLS, *partitions]
     for name in names:
         assert re.search(rf"^│ {name} ", text, re.MULTILINE), name
+
+
+@pytest.mark.parametrize("words", [["--list", "models"], ["--list=models"]])
+def test_list_shows_one_kind(capsys, monkeypatch, words):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.train(["--dataset=cifar10", *words]) == 0
+    text = capsys.readouterr().out
+    assert all(re.search(rf"^│ {name} +│", text, re.MULTILINE) for name in MODELS)
+    assert "feddw" not in text and "…" not in text  # nothing is cut off at 80 columns
+    assert re.search(r"│ resnet56 .*│ 0.85 +│ 125.5 +│", text)
+
+
+def test_methods_fit_in_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(work, "messages", lambda dataset: {})
+    assert cli.train(["--list", "methods", "--dataset=digits"]) == 0
+    assert "…" not in capsys.readouterr().out
+
+
+def test_unknown_list(refused):
+    line = "unknown list 'modles': did you mean 'models'? choose from all, datasets, methods"
+    assert refused("--list", "modles").startswith(line)
 
 
 def test_dry_run_says_how_much_work_it_is(capsys, monkeypatch, tmp_path):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_nc import losses, models, tree
+from fedjax_nc import models
 from fedjax_nc.errors import UserError
 from fedjax_nc.models import heads
 from fedjax_nc.models.catalogue import MODELS
@@ -179,29 +179,6 @@ def test_too_many_classes(kind):
 # ---- whole models --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name, shape, expected",
-    [
-        ("resnet20", (32, 32, 3), 269_722),  # published, option A shortcuts, linear head
-        ("resnet20_b", (32, 32, 3), 272_474),  # and two projections with their norms
-        ("resnet8", (32, 32, 3), 75_290),
-        ("fedavg_cnn", (32, 32, 3), 878_538),  # PFLlib's FedAvgCNN, FL-bench's avgcnn
-        ("cnn", (28, 28, 1), 260 + 5_020 + 320 * 256 + 256 + 256 * 128 + 128 + 1_290),
-        ("mlp", (28, 28, 1), 784 * 200 + 200 + 200 * 128 + 128 + 1_290),
-    ],
-)
-def test_parameter_counts(name, shape, expected):
-    model = models.build(name, shape, 10, HeadSpec())
-    weights = jax.eval_shape(model.init, jax.random.key(0))
-    assert tree.num_elements(weights.params) == expected
-    out, stats = jax.eval_shape(
-        lambda w: model.apply(w, jnp.zeros((3, *shape)), train=True, key=jax.random.key(0)), weights
-    )
-    features = {"fedavg_cnn": 512, "cnn": 128, "mlp": 128}.get(name, 64)
-    assert out.logits.shape == (3, 10) and out.features.shape == (3, features)
-    chex.assert_trees_all_equal_shapes_and_dtypes(stats, weights.stats)
-
-
 def test_resnet_stages():
     model = models.build("resnet8", (16, 16, 3), 10, HeadSpec())
     weights = jax.eval_shape(model.init, jax.random.key(0))
@@ -211,8 +188,8 @@ def test_resnet_stages():
 
 
 def test_unknown_model():
-    with pytest.raises(UserError, match="unknown model 'resnet21': did you mean 'resnet20'"):
-        models.build("resnet21", (8, 8, 1), 10, HeadSpec())
+    with pytest.raises(UserError, match="unknown model 'resnet_20': did you mean 'resnet20'"):
+        models.build("resnet_20", (8, 8, 1), 10, HeadSpec())
 
 
 @pytest.mark.parametrize("name, shape", [("cnn", (8, 8, 1)), ("resnet8", (4, 8, 3)), ("mlp", (9,))])
@@ -228,28 +205,6 @@ def test_smallest_image_works(name):
     weights = jax.eval_shape(model.init, jax.random.key(0))
     apply = lambda w: model.apply(w, jnp.zeros((1, size, size, 1)), train=False)[0]  # noqa: E731
     assert jax.eval_shape(apply, weights).logits.shape == (1, 3)
-
-
-def test_padding_changes_no_model(x64):
-    """Loss, gradient and statistics of a whole network."""
-    model = models.build("resnet8", (8, 8, 1), 3, HeadSpec())
-    weights = model.init(jax.random.key(0))
-    x, y = draw(0, 3, 8, 8, 1), jnp.array([0, 2, 2])
-    padded_x = jnp.concatenate([x, 9 * draw(1, 2, 8, 8, 1)])
-    padded_y = jnp.concatenate([y, jnp.array([1, 1])])
-
-    @jax.jit
-    def step(weights, x, y, mask):
-        def loss(params):
-            out, stats = model.apply(weights._replace(params=params), x, train=True, mask=mask)
-            return losses.masked_mean(losses.cross_entropy(out.logits, y), mask), stats
-
-        return jax.value_and_grad(loss, has_aux=True)(weights.params)
-
-    expected = step(weights, x, y, jnp.ones(3, bool))
-    actual = step(weights, padded_x, padded_y, jnp.arange(5) < 3)
-    chex.assert_trees_all_close(actual, expected, rtol=1e-8, atol=1e-10)
-    assert np.any(jax.tree.leaves(expected[0][1])[0])  # statistics moved
 
 
 def test_dropout_needs_a_key_only_in_training():

@@ -19,7 +19,7 @@ from fedjax_nc.loop import make_hyper
 from fedjax_nc.methods import forward
 from fedjax_nc.methods.base import Context
 from fedjax_nc.models.base import from_body
-from fedjax_nc.models.resnet_cifar import ResNetCifar
+from fedjax_nc.models.resnet import ResNet
 from fedjax_nc.train.round import make_round
 from fedjax_nc.types import Batch, ClientInfo, HeadSpec, narrow
 
@@ -157,7 +157,7 @@ def test_teacher_is_asked_once_per_batch(tiny):
 
 @pytest.mark.parametrize("projection", [False, True])
 def test_narrow_network_is_the_wide_one_with_channels_off(x64, projection):
-    body = ResNetCifar(8, "batch", "native", projection)
+    body = ResNet((1, 1, 1), "batch", "native", projection)
     model = from_body(body, (8, 8, 3), 4, HeadSpec())
     weights = model.init(jax.random.key(0))
     x = jax.random.normal(jax.random.key(1), (5, 8, 8, 3))
@@ -210,7 +210,7 @@ def test_fedaligns_gradient_reaches_the_first_channels_of_the_last_stage_only(x6
 
 def test_left_out_blocks_pass_the_shortcut_and_keep_their_statistics(x64):
     def model(keep):
-        return from_body(ResNetCifar(8, "running", "native", survival=keep), (8, 8, 3), 4,
+        return from_body(ResNet((1, 1, 1), "running", "native", survival=keep), (8, 8, 3), 4,
                          HeadSpec())  # fmt: skip
 
     whole, never = model(()), model((1.0, 1e-9, 1.0))
@@ -226,9 +226,9 @@ def test_left_out_blocks_pass_the_shortcut_and_keep_their_statistics(x64):
 
 
 def test_tests_expect_the_mean_block(x64):
-    half = from_body(ResNetCifar(8, "running", "native", survival=(0.5, 1.0, 1.0)), (8, 8, 3), 4,
+    half = from_body(ResNet((1, 1, 1), "running", "native", survival=(0.5, 1.0, 1.0)), (8, 8, 3), 4,
                      HeadSpec())  # fmt: skip
-    whole = from_body(ResNetCifar(8, "running", "native"), (8, 8, 3), 4, HeadSpec())
+    whole = from_body(ResNet((1, 1, 1), "running", "native"), (8, 8, 3), 4, HeadSpec())
     weights = whole.init(jax.random.key(0))
     x = jax.random.normal(jax.random.key(1), (3, 8, 8, 3))
     a, b = (m.apply(weights, x, train=False)[0].blocks[0] for m in (half, whole))

@@ -1,9 +1,10 @@
 """Networks by name; the only folder that imports flax, and only when a model is built."""
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from fedjax_nc.errors import UserError, unknown
-from fedjax_nc.models.catalogue import MODELS
+from fedjax_nc.models.catalogue import MODELS, fitting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,27 +33,55 @@ def build(
       conv: lowering of the convolutions.
       survival: number of residual blocks to the probability that training keeps each.
     """
-    from fedjax_nc.models import base, cnn, mlp, resnet_cifar  # flax takes a second to import
+    from fedjax_nc.models import base  # flax takes a second to import
 
+    _check(name, shape)
+    spec = MODELS[name]
+    options: dict[str, Any] = {"norm": spec.norm if norm == "default" else norm, "conv": conv}
+    if survival is not None:
+        if not spec.blocks:
+            residual = ", ".join(m for m in fitting(shape) if MODELS[m].blocks)
+            raise UserError(
+                f"model '{name}' has no residual blocks to leave out: choose {residual}"
+            )
+        options["survival"] = survival(spec.blocks)
+    return base.from_body(_bodies(shape)[name](**options), shape, classes, head)
+
+
+def _check(name: str, shape: tuple[int, ...]) -> None:
+    """Refuse a model that does not exist or does not take such inputs."""
     if name not in MODELS:
         raise unknown("model", name, MODELS)
-    spec = MODELS[name]
-    if len(shape) != 3 or min(shape[:2]) < spec.min_size:
+    if not MODELS[name].takes(shape):
+        size, fit = MODELS[name].min_size, ", ".join(fitting(shape)) or "no model"
         raise UserError(
-            f"model '{name}' takes images of at least {spec.min_size}x{spec.min_size}, "
-            f"not inputs of shape {shape}: choose another model or dataset"
+            f"model '{name}' takes images of at least {size}x{size}, not inputs of shape {shape}, "
+            f"which fit {fit}: choose another model or dataset"
         )
-    norm = spec.norm if norm == "default" else norm
-    if survival is not None and not spec.blocks:
-        residual = ", ".join(m.name for m in MODELS.values() if m.blocks)
-        raise UserError(f"model '{name}' has no residual blocks to leave out: choose {residual}")
-    keep = survival(spec.blocks) if survival else ()
-    bodies = {
-        "mlp": lambda: mlp.MLP(norm, conv),
-        "cnn": lambda: cnn.CNN(norm, conv),
-        "fedavg_cnn": lambda: cnn.FedAvgCNN(norm, conv),
-        "resnet8": lambda: resnet_cifar.ResNetCifar(8, norm, conv, False, keep),
-        "resnet20": lambda: resnet_cifar.ResNetCifar(20, norm, conv, False, keep),
-        "resnet20_b": lambda: resnet_cifar.ResNetCifar(20, norm, conv, True, keep),
+
+
+def _bodies(shape: tuple[int, ...]) -> "dict[str, Callable]":
+    from fedjax_nc.models import cnn, densenet, inverted, mlp, mobilenet, resnet, shufflenet, vgg
+
+    net, large = resnet.ResNet, min(shape[:2]) > 64  # FedETF has the small stem at 64 pixels
+    return {
+        "mlp": mlp.MLP,
+        "cnn": cnn.CNN,
+        "fedavg_cnn": cnn.FedAvgCNN,
+        "vgg11": vgg.VGG11,
+        "resnet8": partial(net, (1,) * 3),
+        "resnet20": partial(net, (3,) * 3),
+        "resnet20_b": partial(net, (3,) * 3, projection=True),
+        "resnet32": partial(net, (5,) * 3),
+        "resnet56": partial(net, (9,) * 3),
+        "resnet56_bottleneck": partial(net, (6,) * 3, bottleneck=True),
+        "wrn56_4": partial(net, (9,) * 3, projection=True, channels=(64, 128, 256)),
+        "resnet18": partial(
+            net, (2,) * 4, projection=True, channels=(64, 128, 256, 512), large=large
+        ),
+        "mobilenet": mobilenet.MobileNet,
+        "mobilenet_v2": partial(inverted.InvertedResiduals, inverted.MOBILENET_V2),
+        "efficientnet_b0": partial(inverted.InvertedResiduals, inverted.EFFICIENTNET_B0),
+        "densenet121": densenet.DenseNet121,
+        "shufflenet": shufflenet.ShuffleNet,
     }
-    return base.from_body(bodies[name](), shape, classes, head)

@@ -29,7 +29,7 @@ class Encoded(nn.Module):
 def from_body(body: nn.Module, shape: tuple[int, ...], classes: int, spec: HeadSpec) -> Model:
     """Wrap a flax body, (x, train, mask) -> (blocks, levels, features), and put a head on it.
 
-    A body of stages has `channels`, `width` and `stage`, see `resnet_cifar`.
+    A body of stages has `channels`, `width` and `stage`, see `resnet`.
     """
     channels = getattr(body, "channels", ())
     stages, body = body, Encoded(body) if spec.encoder else body

@@ -5,12 +5,14 @@ import functools
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float
 
 from fedjax_nc.models import lowerings, tiles
 
 torch_default = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 he_normal = nn.initializers.he_normal()
+he_fan_out = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
 def choose(backend: str, side: int, stride: int, channels: int, groups: int, smallest: int) -> str:
@@ -53,6 +55,8 @@ def convolve(
     if tiles.is_tiled(x):
         if not pool and (side, stride, groups, pads) == (3, 1, 1, ((1, 1), (1, 1))):
             return tiles.winograd(x, kernel)
+        if not pool and (side, stride, groups, pads) == (1, 1, 1, ((0, 0), (0, 0))):
+            return lowerings.pointwise(x, kernel)
         x = tiles.untile(x)
     if name == "auto" or not can(name, side, stride, groups):
         size = [(x.shape[1 + d] + sum(pads[d]) - side) // stride + 1 for d in range(2)]
@@ -73,7 +77,8 @@ def convolve(
 def _grouped(x, kernel, stride, pads, groups):
     """Groups as one batched product."""
     split = functools.partial(jnp.split, indices_or_sections=groups, axis=-1)
-    one = functools.partial(lowerings.im2col, stride=stride, pads=pads)
+    lowering = lowerings.pointwise if kernel.shape[0] == 1 else lowerings.im2col
+    one = functools.partial(lowering, stride=stride, pads=pads)
     y = jax.vmap(one, out_axes=-2)(jnp.stack(split(x)), jnp.stack(split(kernel)))
     return y.reshape(*y.shape[:3], -1)
 
@@ -145,3 +150,29 @@ def max_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
     """2x2 max-pooling; an odd last row or column is dropped, as PyTorch does."""
     b, h, w, c = x.shape[0], x.shape[1] // 2, x.shape[2] // 2, x.shape[3]
     return lowerings.window_max(x[:, : 2 * h, : 2 * w].reshape(b, h, 2, w, 2, c), 2, 4)
+
+
+def max_pool3(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
+    """3x3 max-pooling with stride 2 and a border, of numbers that are not negative."""
+    for axis in (1, 2):
+        size = x.shape[axis]
+        around = [(1, 1) if a == axis else (0, 0) for a in range(4)]
+        x, end = jnp.pad(x, around), 2 * ((size - 1) // 2) + 1
+        first, second, third = (
+            lax.slice_in_dim(x, i, i + end, stride=2, axis=axis) for i in range(3)
+        )
+        x = jnp.maximum(jnp.maximum(first, second), third)
+    return x
+
+
+def avg_pool3(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
+    """3x3 average-pooling with stride 2; a border of zeros counts."""
+    return lowerings.depthwise(
+        x, jnp.full((3, 3, 1, x.shape[-1]), 1 / 9, x.dtype), 2, ((1, 1), (1, 1))
+    )
+
+
+def avg_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
+    """2x2 average-pooling; an odd last row or column is dropped, as PyTorch does."""
+    b, h, w, c = x.shape[0], x.shape[1] // 2, x.shape[2] // 2, x.shape[3]
+    return jnp.mean(x[:, : 2 * h, : 2 * w].reshape(b, h, 2, w, 2, c), (2, 4))

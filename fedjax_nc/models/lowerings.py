@@ -79,10 +79,11 @@ def _product_bwd(residuals, g):
 product.defvjp(lambda x, kernel: (x @ kernel, (x, kernel)), _product_bwd)
 
 
-def pointwise(x, kernel, stride: int, pads: Pads):
-    """A 1x1 convolution is a matrix product over channels."""
-    x = jnp.pad(x, ((0, 0), *pads, (0, 0)))[:, ::stride, ::stride]
-    return product(x.reshape(-1, x.shape[-1]), kernel[0, 0]).reshape(*x.shape[:3], -1)
+def pointwise(x, kernel, stride: int = 1, pads: Pads = ((0, 0), (0, 0))):
+    """A 1x1 convolution is a matrix product over channels, of a map as it lies or of a part."""
+    if (stride, pads) != (1, ((0, 0), (0, 0))):
+        x = jnp.pad(x, ((0, 0), *pads, (0, 0)))[:, ::stride, ::stride]
+    return product(x.reshape(-1, x.shape[-1]), kernel[0, 0]).reshape(*x.shape[:-1], -1)
 
 
 def im2col(x, kernel, stride: int, pads: Pads, block: int = 1, pool: bool = False):
@@ -239,9 +240,14 @@ def _shifted_bwd(stride, pads, residuals, g):
     widths = ((0, 0, 0), *((before[d], after[d], stride - 1) for d in range(2)), (0, 0, 0))
     wide = lax.pad(g, jnp.zeros((), g.dtype), widths)
     dx = _shifted_sum(wide, jnp.flip(kernel, (0, 1)), 1, ((0, 0), (0, 0)))
-    windows = _windows(x, kernel.shape, stride, pads).values()
-    dk = jnp.stack([jnp.sum(window * g, (0, 1, 2)) for window in windows])
-    return dx, dk.reshape(kernel.shape)
+
+    def add(dk, sample):  # one by one: it is read side * side times, and so from the cache
+        x, g = sample
+        windows = _windows(x[None], kernel.shape, stride, pads).values()
+        sums = [jnp.sum(window[0] * g, (0, 1)) for window in windows]
+        return dk + jnp.stack(sums).reshape(kernel.shape), None
+
+    return dx, lax.scan(add, jnp.zeros_like(kernel), (x, g))[0]
 
 
 _shifted.defvjp(

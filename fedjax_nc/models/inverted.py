@@ -1,0 +1,144 @@
+"""Networks of inverted residuals for small images: MobileNetV2 and EfficientNet-B0.
+
+Any width and any survival, as in `resnet`. First strides are 1 where the papers' networks, made for
+224 pixels, have 2.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from fedjax_nc.models.conv import Conv, Dense
+from fedjax_nc.models.lowerings import settle
+from fedjax_nc.models.norm import Norm
+from fedjax_nc.models.resnet import always, coin, momentum
+from fedjax_nc.types import narrow
+
+
+class Row(NamedTuple):
+    """A stage, as a line of the papers' tables: blocks that only differ in the first's stride."""
+
+    expansion: int
+    channels: int
+    blocks: int
+    stride: int
+    kernel: int = 3
+
+
+class Net(NamedTuple):
+    """What tells the two networks apart."""
+
+    rows: tuple[Row, ...]
+    act: str
+    squeeze: bool  # channels are scaled by what the whole map holds (squeeze and excitation)
+
+
+# Sandler et al. 2018, table 2; the second stage's stride is 1 in all CIFAR versions
+MOBILENET_V2 = Net((Row(1, 16, 1, 1), Row(6, 24, 2, 1), Row(6, 32, 3, 2), Row(6, 64, 4, 2),
+                    Row(6, 96, 3, 1), Row(6, 160, 3, 2), Row(6, 320, 1, 1)),
+                   "relu6", squeeze=False)  # fmt: skip
+# Tan and Le 2019, table 1
+EFFICIENTNET_B0 = Net((Row(1, 16, 1, 1), Row(6, 24, 2, 2), Row(6, 40, 2, 2, 5), Row(6, 80, 3, 2),
+                       Row(6, 112, 3, 1, 5), Row(6, 192, 4, 2, 5), Row(6, 320, 1, 1)),
+                      "silu", squeeze=True)  # fmt: skip
+
+
+class Inverted(nn.Module):
+    """1x1 to more channels, depthwise, 1x1 back without activation; a shortcut if shapes agree."""
+
+    row: Row
+    inputs: int  # at width 1
+    stride: int
+    net: Net
+    norm: str
+    conv: str
+    width: float
+
+    @nn.compact
+    def __call__(self, x, keep: float = 1.0, *, train, mask):
+        """One block; kept with this probability."""
+        inner = narrow(self.row.expansion * self.inputs, self.width)
+        kept = coin(self, keep, train)
+        conv = partial(Conv, lowering=self.conv)
+        act = getattr(nn, self.net.act)
+        norm = partial(Norm, self.norm, momentum=momentum(keep, kept, train))
+        y = x
+        if self.row.expansion > 1:
+            y = act(norm()(conv(inner, 1)(y), train=train, mask=mask))
+        side = self.row.kernel
+        y = conv(inner, side, self.stride, side // 2, groups=inner)(y)
+        y = act(norm()(y, train=train, mask=mask))
+        if self.net.squeeze:
+            units = narrow(max(1, self.inputs // 4), self.width)
+            share = Dense(inner)(act(Dense(units)(jnp.mean(y, axis=(1, 2)))))
+            y = y * nn.sigmoid(share)[:, None, None]
+        y = norm()(conv(narrow(self.row.channels, self.width), 1)(y), train=train, mask=mask)
+        if x.shape != y.shape:
+            return y
+        return x + (y if always(keep) else kept * y)
+
+
+class Stage(nn.Module):
+    """Blocks of like size, the first of which has no shortcut and is always kept."""
+
+    row: Row
+    inputs: int  # at width 1
+    net: Net
+    norm: str
+    conv: str
+    width: float
+    keep: tuple[float, ...]  # of each block but the first
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        """The map after the stage, twice: no ReLU ends it."""
+        inputs, stride = self.inputs, self.row.stride
+        for keep in (1.0, *self.keep):
+            block = Inverted(self.row, inputs, stride, self.net, self.norm, self.conv, self.width)
+            x = settle(block(x, keep, train=train, mask=mask))
+            inputs, stride = self.row.channels, 1
+        return x, x
+
+
+class InvertedResiduals(nn.Module):
+    """Seven stages between a 3x3 and a 1x1 convolution, 1280 features."""
+
+    net: Net
+    norm: str = "running"
+    conv: str = "auto"
+    survival: tuple[float, ...] = ()  # of each block with a shortcut; empty: all are always kept
+    width: float = 1.0
+
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """Of every stage."""
+        return tuple(row.channels for row in self.net.rows)
+
+    @nn.nowrap
+    def stage(self, number: int, name: str | None = None) -> Stage:
+        """One of the stages; alone it keeps all its blocks."""
+        row = self.net.rows[number]
+        first = sum(row.blocks - 1 for row in self.net.rows[:number])
+        keep = self.survival[first : first + row.blocks - 1] if name else ()
+        inputs = self.net.rows[number - 1].channels if number else 32
+        return Stage(row, inputs, self.net, self.norm, self.conv, self.width,
+                     keep or (1.0,) * (row.blocks - 1), name=name)  # fmt: skip
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        """Maps after each stage, vectors of stem, stages and last layer before ReLU, features."""
+        act, norm = getattr(nn, self.net.act), partial(Norm, self.norm)
+        first, last = (narrow(n, self.width) for n in (32, 1280))
+        x = Conv(first, 3, padding=1, lowering=self.conv)(x)
+        x = norm()(x, train=train, mask=mask)
+        blocks, levels = [], [jnp.mean(x, axis=(1, 2))]
+        x = settle(act(x))
+        for number in range(len(self.net.rows)):
+            x, _ = self.stage(number, f"stage{number}")(x, train=train, mask=mask)
+            blocks.append(x)
+            levels.append(jnp.mean(x, axis=(1, 2)))
+        x = norm()(Conv(last, 1, lowering=self.conv)(x), train=train, mask=mask)
+        levels.append(jnp.mean(x, axis=(1, 2)))
+        return tuple(blocks), tuple(levels), jnp.mean(act(x), axis=(1, 2))

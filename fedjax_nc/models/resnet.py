@@ -1,0 +1,168 @@
+"""Residual networks: three stages for small images (He et al. 2016, 4.2), four for ImageNet's.
+
+Any width: a narrow network has the first channels of every layer, as many as `types.narrow` says.
+Any survival: in training a block is left out now and then (StochDepth).
+"""
+
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from fedjax_nc.models.conv import Conv, he_fan_out, he_normal, max_pool3, tile
+from fedjax_nc.models.lowerings import settle
+from fedjax_nc.models.norm import Norm
+from fedjax_nc.models.tiles import untile
+from fedjax_nc.types import narrow
+
+LOOP = 6  # blocks of a stage from which on they are compiled once and run in a loop
+
+
+def coin(module: nn.Module, keep: float | jax.Array, train: bool) -> float | jax.Array:
+    """1 or 0 for the whole batch, whether training keeps a branch; in tests its probability."""
+    if always(keep) or not train or module.is_initializing():
+        return keep
+    return jax.random.bernoulli(module.make_rng("dropout"), keep).astype(jnp.float32)
+
+
+def momentum(keep: float | jax.Array, kept: float | jax.Array, train: bool) -> float | jax.Array:
+    """Of the statistics: a branch that is left out leaves none either."""
+    return 0.1 if always(keep) or not train else 0.1 * kept
+
+
+def always(keep: float | jax.Array) -> bool:
+    """Whether a branch is never left out."""
+    return isinstance(keep, float) and keep == 1
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut, which to a smaller map is option A or B of the paper."""
+
+    channels: int  # at width 1
+    stride: int
+    norm: str
+    conv: str
+    projection: bool
+    width: float
+
+    @nn.compact
+    def __call__(self, x, keep: float | jax.Array = 1.0, *, train, mask):
+        """One residual block, before the ReLU that ends it; kept with this probability."""
+        channels = narrow(self.channels, self.width)
+        kept = coin(self, keep, train)
+        norm = partial(Norm, self.norm, momentum=momentum(keep, kept, train))
+        conv = partial(Conv, channels, padding=1, lowering=self.conv, kernel_init=he_normal)
+        y = tile(conv(stride=self.stride)(x), self.conv)
+        y = norm()(y, train=train, mask=mask)
+        y = norm()(conv()(nn.relu(y)), train=train, mask=mask)
+        if x.shape != y.shape and self.projection:  # option B
+            x = tile(conv(kernel=1, stride=self.stride, padding=0)(x), self.conv)
+            x = Norm(self.norm)(x, train=train, mask=mask)
+        elif x.shape != y.shape:  # option A: subsampled and zero-padded, no parameters
+            x = untile(x)[:, :: self.stride, :: self.stride]
+            before = self.channels // 4  # the input has half as many: it goes in the middle
+            around = ((0, 0, 0),) * 3 + ((before, channels - before - x.shape[-1], 0),)
+            x = tile(lax.pad(x, jnp.zeros((), x.dtype), around), self.conv)
+        return x + (y if always(keep) else kept * y)
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolution to four times the channels; shortcuts are option B."""
+
+    channels: int  # at width 1, of the two first convolutions
+    stride: int
+    norm: str
+    conv: str
+    projection: bool
+    width: float
+
+    @nn.compact
+    def __call__(self, x, keep: float | jax.Array = 1.0, *, train, mask):
+        """One residual block, before the ReLU that ends it; kept with this probability."""
+        channels, out = (narrow(n * self.channels, self.width) for n in (1, 4))
+        kept = coin(self, keep, train)
+        norm = partial(Norm, self.norm, momentum=momentum(keep, kept, train))
+        conv = partial(Conv, lowering=self.conv, kernel_init=he_fan_out)
+        y = norm()(conv(channels, 1)(x), train=train, mask=mask)
+        y = tile(conv(channels, 3, self.stride, 1)(nn.relu(y)), self.conv)
+        y = norm()(y, train=train, mask=mask)
+        y = norm()(conv(out, 1)(nn.relu(y)), train=train, mask=mask)
+        if x.shape != y.shape:
+            x = tile(conv(out, 1, self.stride)(x), self.conv)
+            x = Norm(self.norm)(x, train=train, mask=mask)
+        return x + (y if always(keep) else kept * y)
+
+
+class Stage(nn.Module):
+    """Blocks of like size, the first of which may halve the map."""
+
+    channels: int
+    stride: int
+    norm: str
+    conv: str
+    projection: bool
+    bottleneck: bool
+    width: float
+    keep: tuple[float, ...]  # of each block
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        """The map after the stage, and before its last ReLU."""
+        block = partial(Bottleneck if self.bottleneck else BasicBlock, self.channels,
+                        norm=self.norm, conv=self.conv, projection=self.projection,
+                        width=self.width)  # fmt: skip
+        sums = block(stride=self.stride)(x, self.keep[0], train=train, mask=mask)
+
+        def following(block, sums, keep: float | jax.Array = 1.0):
+            return block(settle(nn.relu(sums)), keep, train=train, mask=mask), None
+
+        if len(self.keep) < LOOP:
+            for keep in self.keep[1:]:
+                sums, _ = following(block(stride=1), sums, keep)
+        else:
+            probabilities = [] if all(map(always, self.keep)) else [jnp.asarray(self.keep[1:])]
+            loop = nn.scan(following, {"params": 0, "batch_stats": 0}, length=len(self.keep) - 1,
+                           split_rngs={"params": True, "dropout": True})  # fmt: skip
+            sums, _ = loop(block(stride=1, name="others"), sums, *probabilities)
+        return untile(settle(nn.relu(sums))), untile(sums)
+
+
+class ResNet(nn.Module):
+    """Stages of this many blocks; as many features as the last one has channels."""
+
+    blocks: tuple[int, ...]
+    norm: str = "running"
+    conv: str = "auto"
+    projection: bool = False  # option B's shortcuts instead of option A's
+    survival: tuple[float, ...] = ()  # of each block; empty: all are always kept
+    width: float = 1.0
+    channels: tuple[int, ...] = (16, 32, 64)
+    bottleneck: bool = False
+    large: bool = False  # ImageNet's stem, to a quarter of the side
+
+    @nn.nowrap
+    def stage(self, number: int, name: str | None = None) -> Stage:
+        """One of the stages; alone it keeps all its blocks."""
+        first, count = sum(self.blocks[:number]), self.blocks[number]
+        keep = self.survival[first : first + count] if name else ()
+        return Stage(self.channels[number], 2 if number else 1, self.norm, self.conv,
+                     self.projection, self.bottleneck, self.width, keep or (1.0,) * count,
+                     name=name)  # fmt: skip
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        """Maps after each stage, vectors of stem and stages before their ReLU, features."""
+        first = narrow(self.channels[0], self.width)
+        stem = (7, 2, 3) if self.large else (3, 1, 1)
+        x = tile(Conv(first, *stem, lowering=self.conv, kernel_init=he_normal)(x), self.conv)
+        x = Norm(self.norm)(x, train=train, mask=mask)
+        blocks, levels = [], [jnp.mean(untile(x), axis=(1, 2))]
+        x = nn.relu(x)
+        x = tile(max_pool3(untile(x)), self.conv) if self.large else x
+        for number in range(len(self.channels)):
+            x, sums = self.stage(number, f"stage{number}")(x, train=train, mask=mask)
+            blocks.append(x)
+            levels.append(jnp.mean(sums, axis=(1, 2)))
+        return tuple(blocks), tuple(levels), jnp.mean(blocks[-1], axis=(1, 2))

@@ -1,0 +1,322 @@
+"""Whole image models: published sizes, flax's own layers, padding, lowerings, widths, survival."""
+
+from functools import partial
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import plain_models
+import pytest
+from runs import PLAIN, rows_of, train
+from small_models import BLOCKS, BODIES, CLASSES, RESIDUAL, SHAPE, few_layers, small  # noqa: F401
+
+from fedjax_nc import losses, models, work
+from fedjax_nc.models.base import from_body
+from fedjax_nc.models.catalogue import MODELS
+from fedjax_nc.models.conv import Conv, Dense
+from fedjax_nc.models.norm import Norm
+from fedjax_nc.train.executors import make_executor
+from fedjax_nc.types import HeadSpec, narrow
+
+CIFAR, IMAGENET = (32, 32, 3), (224, 224, 3)
+LOWERINGS = ("native", "canonical", "im2col", "winograd", "auto")
+
+
+def fast_first(names, *fast):
+    """All of them, the others as slow tests."""
+    return [n if n in fast else pytest.param(n, marks=pytest.mark.slow) for n in names]
+
+
+def draw(seed, *shape):
+    return jax.random.normal(jax.random.key(seed), shape, jnp.result_type(float))
+
+
+def start(model):
+    weights = jax.jit(model.init)(jax.random.key(0))
+    return jax.tree.map(lambda w: jnp.asarray(w, jnp.result_type(float)), weights)
+
+
+def step(model, weights, x, y, mask, key=None):
+    """Loss, logits, statistics and gradient of one local step."""
+
+    def loss(params):
+        out, stats = model.apply(weights._replace(params=params), x, train=True, mask=mask, key=key)
+        value = losses.masked_mean(losses.cross_entropy(out.logits, y), mask)
+        return value, (out.logits, stats)
+
+    return jax.value_and_grad(loss, has_aux=True)(weights.params)
+
+
+# ---- sizes ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def all_layers(monkeypatch):
+    """As they are, without `few_layers`."""
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_catalogue_says_the_size(all_layers, name):
+    size = work.size_of(name, CIFAR, 10)
+    assert size.parameters == MODELS[name].parameters
+    assert size.multiply_adds / 1e6 == pytest.approx(MODELS[name].mflops, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    "name, shape, classes, parameters, unit, millions",
+    [
+        # FedAlign, table 5, on CIFAR-100
+        ("resnet56_bottleneck", CIFAR, 100, 0.61, 1e6, 87.3),
+        # He et al. 2016, table 6: 0.27, 0.46 and 0.85 million
+        ("resnet20", CIFAR, 10, 0.27, 1e6, None),
+        ("resnet32", CIFAR, 10, 0.46, 1e6, None),
+        ("resnet56", CIFAR, 10, 0.85, 1e6, None),
+        # torchvision's documentation of its ImageNet weights: num_params and GFLOPS (multiply-adds)
+        ("resnet18", IMAGENET, 1000, 11_689_512, 1, 1814),
+        ("mobilenet_v2", CIFAR, 1000, 3_504_872, 1, None),  # strides have no parameters
+        ("efficientnet_b0", CIFAR, 1000, 5_288_548, 1, None),
+        # torchvision's 7,978,856 with a 3x3 stem of 64 channels for its 7x7 one and its norm
+        ("densenet121", CIFAR, 1000, 7_978_856 - 64 * 3 * (49 - 9) - 2 * 64, 1, None),
+        # Howard et al. 2017, table 8: 4.2 million for ImageNet
+        ("mobilenet", CIFAR, 1000, 4.2, 1e6, None),
+        # by hand: PFLlib's network; FedDW's; 3x3 layers, dense 512-512-10
+        ("fedavg_cnn", CIFAR, 10, 878_538, 1, None),
+        ("cnn", (28, 28, 1), 10, 260 + 5_020 + 320 * 256 + 256 + 256 * 128 + 128 + 1_290, 1, None),
+        ("mlp", (28, 28, 1), 10, 784 * 200 + 200 + 200 * 128 + 128 + 1_290, 1, None),
+        ("vgg11", CIFAR, 10, 9 * 64 * (3 + 2 * 64 + 8 * 64 + 16 * 64 + 32 * 64 + 3 * 64 * 64)
+         + 2 * (512 + 1) * 512 + 5_130 + 64 + 128 + 2 * 256 + 4 * 512, 1, None),
+    ],
+)  # fmt: skip
+def test_published_sizes(all_layers, name, shape, classes, parameters, unit, millions):
+    size = work.size_of(name, shape, classes)
+    assert round(size.parameters / unit, 2 if parameters < 4 else 1) == parameters
+    if millions:  # FedAlign's count and ours differ by less than one part in a thousand
+        assert size.multiply_adds / 1e6 == pytest.approx(millions, rel=1e-3)
+
+
+# ---- flax's own layers ---------------------------------------------------------------------
+
+
+def layers_of(module, kinds, *args, **kwargs):
+    """Paths of the layers in the order they are called, and the sizes of what they are given."""
+    found = []
+
+    def note(call, args, kwargs, context):
+        if isinstance(context.module, kinds) and context.method_name == "__call__":
+            x = args[0]
+            found.append((context.module.path, x.size // x.shape[-1]))
+        return call(*args, **kwargs)
+
+    with nn.intercept_methods(note):
+        variables = jax.eval_shape(lambda: module.init(jax.random.key(0), *args, **kwargs))
+    return found, variables
+
+
+def at(tree, path):
+    for name in path:
+        tree = tree[name]
+    return tree
+
+
+def nested(pairs):
+    tree = {}
+    for path, value in pairs:
+        inside = tree
+        for name in path[:-1]:
+            inside = inside.setdefault(name, {})
+        inside[path[-1]] = value
+    return tree
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name, plain",
+    [("resnet20", plain_models.ResNet20()), ("vgg11", plain_models.VGG11()),
+     ("mobilenet_v2", plain_models.MobileNetV2())],
+)  # fmt: skip
+def test_equal_to_flaxs_own_layers(all_layers, x64, name, plain):
+    """Logits, gradient and statistics, in training and in tests."""
+    shape, body = SHAPE, models._bodies(SHAPE)[name](norm="running", conv="auto")
+    x, target = draw(0, 6, *shape), draw(1, 6, CLASSES)
+    kinds = (Conv, Norm, Dense), (nn.Conv, nn.BatchNorm, nn.Dense)
+    mine, _ = layers_of(body, kinds[0], x, train=True, mask=None)
+    theirs, _ = layers_of(plain, kinds[1], x, train=True)
+    model = from_body(body, shape, CLASSES, HeadSpec())
+    weights = start(model)
+    weights = weights._replace(stats=jax.tree.map(lambda s: s + 0.1, weights.stats))
+
+    def translated(tree):
+        pairs = [(b, at(tree, a)) for (a, _), (b, _) in zip(mine, theirs, strict=True)]
+        return nested(pairs)
+
+    def ours(params, train):
+        out, stats = model.apply(weights._replace(params=params), x, train=train)
+        return jnp.sum((out.logits - target) ** 2), (out.logits, stats)
+
+    def plains(params, train):
+        variables = {"params": translated(params["body"]), "batch_stats": statistics}
+        features, new = plain.apply(variables, x, train, mutable=["batch_stats"])
+        logits = features @ params["head"]["kernel"] + params["head"]["bias"]
+        return jnp.sum((logits - target) ** 2), (logits, new["batch_stats"])
+
+    norms = [(a, b, n) for (a, n), (b, _) in zip(mine, theirs, strict=True) if "Norm" in b[-1]]
+    statistics = nested((b, at(weights.stats, a)) for a, b, _ in norms)
+
+    @jax.jit
+    def both():
+        grads = [jax.value_and_grad(f, has_aux=True)(weights.params, True) for f in (ours, plains)]
+        return grads, [f(weights.params, False)[1][0] for f in (ours, plains)]
+
+    (((_, (logits, stats)), grad), ((_, (plain_logits, plain_stats)), plain_grad)), tests = both()
+    close = {"rtol": 1e-6, "atol": 1e-8}
+    chex.assert_trees_all_close(tests[0], tests[1], **close)
+    chex.assert_trees_all_close((logits, grad), (plain_logits, plain_grad), **close)
+    for path, other, count in norms:
+        new, plain_new = at(stats, path), at(plain_stats, other)
+        np.testing.assert_allclose(new["mean"], plain_new["mean"], **close)
+        biased = plain_new["var"] - 0.9 * 1.1  # flax's has a biased variance, PyTorch's has not
+        np.testing.assert_allclose(new["var"], 0.9 * 1.1 + biased * count / (count - 1), **close)
+
+
+# ---- every kind of block -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", fast_first(BODIES, "basic", "mobilenet_v2", "vgg11"))
+def test_padding_changes_no_model(x64, name):
+    model = small(name)
+    weights = start(model)
+    x, y = draw(0, 3, *SHAPE), jnp.array([0, 2, 2])
+    padded_x = jnp.concatenate([x, 9 * draw(1, 2, *SHAPE)])
+    padded_y = jnp.concatenate([y, jnp.array([1, 1])])
+
+    @jax.jit
+    def both():
+        return (step(model, weights, x, y, jnp.ones(3, bool)),
+                step(model, weights, padded_x, padded_y, jnp.arange(5) < 3))  # fmt: skip
+
+    ((value, (logits, stats)), grad), ((padded_value, (padded, new)), padded_grad) = both()
+    expected, actual = (value, logits, stats, grad), (padded_value, padded[:3], new, padded_grad)
+    chex.assert_trees_all_close(actual, expected, rtol=1e-7, atol=1e-9)
+    moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), stats, weights.stats)
+    assert all(jax.tree.leaves(moved))
+
+
+@pytest.mark.parametrize("norm", ["running", "batch", "group", "none"])
+@pytest.mark.parametrize("name", BODIES)
+def test_shapes_and_modes(name, norm):
+    model = small(name, norm=norm)
+    weights = jax.eval_shape(model.init, jax.random.key(0))
+    apply = lambda w: model.apply(w, jnp.zeros((2, *SHAPE)), train=True)  # noqa: E731
+    out, stats = jax.eval_shape(apply, weights)
+    chex.assert_trees_all_equal_shapes_and_dtypes(stats, weights.stats)
+    assert bool(stats) == (norm == "running")
+    assert all(b.ndim == 4 and len(b) == 2 for b in out.blocks)
+    assert all(v.ndim == 2 and len(v) == 2 for v in (*out.levels, out.features))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BODIES)
+def test_lowerings_agree(x64, name):
+    weights, x = start(small(name)), draw(0, 2, *SHAPE)
+    y, mask = jnp.array([0, 2]), jnp.ones(2, bool)
+
+    @jax.jit
+    def every():
+        return [step(small(name, conv=c), weights, x, y, mask) for c in LOWERINGS]
+
+    expected, *others = every()
+    for other in others:
+        chex.assert_trees_all_close(other, expected, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BODIES)
+def test_executors_agree(x64, name):
+    """Clients that start alike take a step on their own images."""
+    model = small(name, conv="auto")
+    weights, mask = start(model), jnp.ones(2, bool)
+    rows = {"x": draw(0, 3, 2, *SHAPE), "y": jnp.array([[0, 1], [2, 2], [1, 0]]),
+            "id": jnp.arange(3)}  # fmt: skip
+
+    def client(weights, row):
+        (value, (_, stats)), grad = step(model, weights, row["x"], row["y"], mask)
+        return value, (grad, stats)
+
+    def run(executor):
+        return executor.run(client, weights, rows, jnp.ones(3, int))
+
+    names = ("scan", "vmap", "chunked", "sharded")
+    expected, *others = [jax.jit(partial(run, make_executor(n, chunk=2)))() for n in names]
+    for result in others:
+        chex.assert_trees_all_close(result, expected, rtol=1e-7, atol=1e-9)
+
+
+# ---- widths and survival -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", fast_first(RESIDUAL, "looped"))
+def test_narrow_network(x64, name):
+    """Half a network has its own number of channels, and sees nothing of the other half."""
+    model = small(name, norm="batch")
+    weights, x = start(model), draw(0, 2, *SHAPE)
+
+    @jax.jit
+    def half(weights):
+        def total(params):
+            out, _ = model.apply(weights._replace(params=params), x, train=True, width=0.5)
+            return jnp.sum(out.logits**2), out
+
+        (_, out), grad = jax.value_and_grad(total, has_aux=True)(weights.params)
+        return out, model.last_stage(weights, out.blocks[-2], width=0.5), grad
+
+    out, last, grad = half(weights)
+    widths = [narrow(c * (4 if name == "bottleneck" else 1), 0.5) for c in model.channels]
+    assert [b.shape[-1] for b in out.blocks] == widths
+    unused = jax.tree.map(lambda g: np.asarray(g) == 0, grad["body"])
+    other = jax.tree.map(lambda w, u: np.where(u, 9.0, w), weights.params["body"], unused)
+    again, *_ = half(weights._replace(params={**weights.params, "body": other}))
+    chex.assert_trees_all_close(again, out, rtol=1e-9, atol=1e-12)
+    assert np.mean(np.concatenate([u.ravel() for u in jax.tree.leaves(unused)])) > 0.4
+    np.testing.assert_allclose(last, out.blocks[-1], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", fast_first(RESIDUAL, "bottleneck"))
+def test_survival(x64, name):
+    """Always kept is the plain network; hardly ever kept leaves statistics and weights alone."""
+    count, x = BLOCKS[name], draw(0, 2, *SHAPE)
+    y, mask, key = jnp.array([0, 2]), jnp.ones(2, bool), jax.random.key(3)
+    plain, sure = small(name), small(name, survival=(1.0,) * (count - 1) + (1 - 1e-12,))
+    never = small(name, survival=(1.0,) * (count - 1) + (1e-12,))
+    weights = start(plain)
+
+    @jax.jit
+    def every():
+        return [step(m, weights, x, y, mask, key) for m in (plain, sure, never)]
+
+    expected, kept, dropped = every()
+    chex.assert_trees_all_close(kept, expected, rtol=1e-6, atol=1e-8)
+    still = jax.tree.map(lambda a, b: np.array_equal(a, b), dropped[0][1][1], weights.stats)
+    # of blocks in a loop the last one's row
+    rows = jax.tree.map(lambda a, b: np.array_equal(a[-1], b[-1]), dropped[0][1][1], weights.stats)
+    assert any(jax.tree.leaves(still)) or any(jax.tree.leaves(rows))
+    assert not np.allclose(dropped[0][1][0], expected[0][1][0])
+
+
+# ---- training ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, spec in MODELS.items() if spec.takes((8, 8, 1))])
+def test_trains_two_rounds(all_layers, name, tmp_path):
+    """FedAvg, FedETF and FedBlade on genuine digits, 8x8 pixels."""
+    for method in ("fedavg", "fedetf", "fedblade"):
+        argv = [f"--method={method}", f"--model={name}", "--dataset=digits", "--data.limit=40",
+                "--federation.clients=2", "--federation.participants=2", "--rounds=2",
+                "--local.epochs=1", "--local.batch_size=10", "--data.partition=iid",
+                *PLAIN]  # fmt: skip
+        before, after = rows_of(train(tmp_path, argv))
+        assert np.isfinite([before["global_loss"], after["global_loss"]]).all()
+        assert after["global_loss"] != before["global_loss"]
