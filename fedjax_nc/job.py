@@ -9,9 +9,10 @@ import numpy as np
 from fedjax_nc import models, tree
 from fedjax_nc.config import RunConfig
 from fedjax_nc.data import datasets, federated
-from fedjax_nc.data.catalogue import DATASETS
+from fedjax_nc.data.catalogue import sized
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods import registry
+from fedjax_nc.methods.base import Method, as_it_is
 from fedjax_nc.train import local
 from fedjax_nc.train.executors import Executor, make_executor
 from fedjax_nc.train.round import Task, init_state
@@ -56,12 +57,14 @@ class Job(NamedTuple):
 def prepare(*configs: RunConfig, strict: bool = False) -> Job:
     """Load the data, deal it, build the model. Bad input is found here, before any file."""
     cfg = configs[0]
-    spec = DATASETS[cfg.dataset]
+    spec = sized(cfg.dataset, cfg.data)
     method = registry.build(cfg.method)
     norm = cfg.federation.norm
     model = models.build(
         cfg.model, spec.shape, spec.classes, method.head, norm=norm, conv=cfg.execution.conv,
-        survival=method.survival)  # fmt: skip
+        survival=method.survival, words=spec.words)  # fmt: skip
+    if spec.is_text:
+        _check_words(cfg, method)
     if cfg.evaluation.finetune and not method.finetune:
         raise UserError(
             f"'{method.name}' defines no fine-tuning: leave it out with --evaluation.no-finetune, "
@@ -72,7 +75,7 @@ def prepare(*configs: RunConfig, strict: bool = False) -> Job:
     model = model._replace(init=jax.jit(model.init))  # traced once for this and the first state
     jax.eval_shape(model.init, jax.random.key(0))  # a head that does not fit is told here
     batches = federated.make_batches(spec, cfg.data.augment, cfg.data.normalise)
-    arrays = datasets.load(cfg.dataset, cfg.data.dir)
+    arrays = datasets.load(cfg.dataset, cfg.data.dir, spec)
     x, y = federated.limit_examples(arrays.train_x, arrays.train_y, cfg.data.limit)
     arrays = arrays._replace(train_x=x, train_y=y)
     numbers = [c.partition_seed for c in configs]
@@ -131,6 +134,19 @@ def place(job: Job, state: State, on_host: bool) -> State:
     else:
         clients = job.executor.place(clients)
     return State(light.round, light.key, light.weights, light.shared, clients)
+
+
+def _check_words(cfg: RunConfig, method: Method) -> None:
+    """Refuse what is made for images."""
+    if cfg.data.augment:
+        raise UserError(
+            f"--data.augment {' '.join(cfg.data.augment)} changes images, and {cfg.dataset} is "
+            "text: leave it empty, as --data.augment"
+        )
+    if any(phase.augment is not as_it_is for phase in method.phases):
+        raise UserError(
+            f"'{method.name}' mixes images, and {cfg.dataset} is text: choose another method"
+        )
 
 
 def _missing(split: federated.Split, strict: bool) -> list[str]:

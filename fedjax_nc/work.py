@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_nc import config, flops, models, protocols, tree
 from fedjax_nc.data import federated
-from fedjax_nc.data.catalogue import DATASETS
+from fedjax_nc.data.catalogue import sized
 from fedjax_nc.errors import UserError
 from fedjax_nc.job import Job, first_state
 from fedjax_nc.loop import make_hyper
@@ -80,9 +80,11 @@ def step_flops(job: Job, state: State, phase: Phase) -> int:
     Counted on plain convolutions, whatever the run's lowering computes instead.
     """
     cfg, data, hyper = job.config, job.data, make_hyper(job, 0)
+    spec = sized(cfg.dataset, cfg.data)
     plain = models.build(
         cfg.model, data.pool.x.shape[1:], data.class_counts.shape[-1], job.task.method.head,
-        norm=cfg.federation.norm, conv="native", survival=job.task.method.survival)  # fmt: skip
+        norm=cfg.federation.norm, conv="native", survival=job.task.method.survival,
+        words=spec.words)  # fmt: skip
     trainer = job.task.trainer._replace(model=plain)
     size = jnp.asarray(trainer.local.batch_size, jnp.int32)
     numbers = jnp.zeros(trainer.local.batch_size, jnp.int32)
@@ -112,7 +114,7 @@ class Messages(NamedTuple):
 
 def messages(dataset: str) -> dict[str, Messages]:
     """Of every method on this dataset, with the protocol's network or one the method accepts."""
-    spec = DATASETS[dataset]
+    spec = sized(dataset, config.Data())
     pool = federated.Pool(jnp.zeros((1, *spec.shape), jnp.uint8), jnp.zeros(1, jnp.int32))
     batches = federated.make_batches(spec, (), config.Data().normalise)
     found = {}
@@ -121,8 +123,8 @@ def messages(dataset: str) -> dict[str, Messages]:
         for network in (cfg.model, "resnet8"):
             try:
                 model = models.build(
-                    network, spec.shape, spec.classes, method.head, survival=method.survival
-                )
+                    network, spec.shape, spec.classes, method.head, survival=method.survival,
+                    words=spec.words)  # fmt: skip
                 for check in (t.check for p in method.phases for t in p.terms if t.check):
                     check(model, cfg.local.batch_size)
             except UserError:

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from fedjax_nc.errors import UserError, unknown
-from fedjax_nc.models.catalogue import MODELS
+from fedjax_nc.errors import UserError
+from fedjax_nc.models.catalogue import MODELS, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +20,7 @@ def build(
     norm: str = "default",
     conv: str = "auto",
     survival: "Callable[[int], tuple[float, ...]] | None" = None,
+    words: int = 10_000,
 ) -> "Model":
     """The model `name` for inputs of this shape.
 
@@ -31,17 +32,12 @@ def build(
       norm: normalisation mode, or `default` for the model's own.
       conv: lowering of the convolutions.
       survival: number of residual blocks to the probability that training keeps each.
+      words: how many words have an id; two more are padding and the unknown word.
     """
-    from fedjax_nc.models import base, cnn, mlp, resnet_cifar  # flax takes a second to import
+    from fedjax_nc.models import base, bilstm, cnn, mlp, resnet_cifar  # flax takes a second
 
-    if name not in MODELS:
-        raise unknown("model", name, MODELS)
+    check(name, shape)
     spec = MODELS[name]
-    if len(shape) != 3 or min(shape[:2]) < spec.min_size:
-        raise UserError(
-            f"model '{name}' takes images of at least {spec.min_size}x{spec.min_size}, "
-            f"not inputs of shape {shape}: choose another model or dataset"
-        )
     norm = spec.norm if norm == "default" else norm
     if survival is not None and not spec.blocks:
         residual = ", ".join(m.name for m in MODELS.values() if m.blocks)
@@ -54,5 +50,6 @@ def build(
         "resnet8": lambda: resnet_cifar.ResNetCifar(8, norm, conv, False, keep),
         "resnet20": lambda: resnet_cifar.ResNetCifar(20, norm, conv, False, keep),
         "resnet20_b": lambda: resnet_cifar.ResNetCifar(20, norm, conv, True, keep),
+        "bilstm": lambda: bilstm.BiLSTM(words + 2, norm),
     }
     return base.from_body(bodies[name](), shape, classes, head)
