@@ -36,8 +36,7 @@ def facts(job: Job) -> dict[str, str]:
         "method": cfg.method,
         "model": f"{cfg.model}, {sum(params.values()):,} parameters "
         f"({', '.join(f'{k} {v:,}' for k, v in params.items())})",
-        "data": f"{cfg.dataset}, {config.partition_name(cfg.data)}, pool "
-        f"{tree.num_bytes(job.data.pool) / 1e6:.1f} MB on the device",
+        "data": f"{cfg.dataset}, {config.partition_name(cfg.data)}, {_where(job)}",
         "clients": f"{cfg.federation.clients}, {cfg.federation.participants} per round, "
         f"{sizes.min()} to {sizes.max()} examples (median {np.median(sizes):.0f})",
         "classes per client": _classes(np.asarray(job.data.class_counts)),
@@ -91,17 +90,17 @@ def step_flops(job: Job, state: State, phase: Phase) -> int:
     info = ClientInfo(size, data.class_counts[0], size, hyper.lr, trainer.local.momentum)
     kept, weights = tree.take(dict(state.clients), 0), state.weights
     view = View(weights, weights, sent(job.task.method, state.shared), kept, info)
-    client = local.Client(data.pool, numbers, view, state.key)
+    client = local.Client(data.pool, numbers, view, state.key)  # whose pool nobody reads
     groups = tuple(state.weights.params) if phase.train is None else phase.train
 
-    def step(trainable):
+    def step(trainable, pool):
         objective = local.make_objective(
             trainer, phase, local.default_weights(phase), client, state.weights
         )
-        batch = trainer.batches(data.pool, numbers, numbers == 0, None)
+        batch = trainer.batches(pool, numbers, numbers == 0, None)
         return jax.grad(objective, has_aux=True)(trainable, state.weights.stats, batch, state.key)
 
-    return flops.count(step, tree.pick(state.weights.params, groups))
+    return flops.count(step, tree.pick(state.weights.params, groups), data.pool)
 
 
 class Messages(NamedTuple):
@@ -133,6 +132,15 @@ def messages(dataset: str) -> dict[str, Messages]:
             found[name] = Messages(network, *traffic(task, pool))
             break
     return found
+
+
+def _where(job: Job) -> str:
+    """Where the examples are."""
+    pool = tree.num_bytes(job.data.pool) / 1e6
+    if job.host is None:
+        return f"pool {pool:.1f} MB on the device"
+    disk = "on disk" if isinstance(job.host.train_x, np.memmap) else "in host memory"
+    return f"pool {job.host.num_bytes / 1e6:.1f} MB {disk}, {pool:.1f} MB of it on the device"
 
 
 def _classes(counts: np.ndarray) -> str:

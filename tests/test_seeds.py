@@ -75,9 +75,9 @@ def test_seeds_at_once_equal_separate_ones(x64, tiny, spec, executor, own):
         same(tree.take(final, i), other)
         same(tree.take(metrics, (1, i)), last)
 
-    scores = evaluate.make_evaluate(t.task, how, 4, axes)(state.weights, data)
+    scores = evaluate.make_evaluate(t.task, how, 4, axes)(state.weights, [data])
     for i, (e, (other, _)) in enumerate(zip(each, expected, strict=True)):
-        alone = evaluate.make_evaluate(t.task, how, 4)(other.weights, how.place(e.data))
+        alone = evaluate.make_evaluate(t.task, how, 4)(other.weights, [how.place(e.data)])
         same(tree.take(scores, i), alone)
     phases = t.task.method.finetune or t.task.method.phases
     hyper = t.hyper if phases == t.task.method.phases else t.hyper._replace(term_weights=())
