@@ -94,7 +94,8 @@ def feddr_plus(dataset: str, method: str) -> Settings:
     paper's "global" accuracy is the global model's mean over clients' own test shards:
     `client_accuracy` here.
     Deviations: CIFAR is augmented by padded crop and flip as in the code, the paper writes
-    RandomResizedCrop; the CNN stands in until the project has VGG-11 and MobileNet.
+    RandomResizedCrop, which ImageNet-100 gets, of pictures that were cropped once; the CNN stands
+    in until the project has VGG-11, MobileNet and ResNet-18.
     """
     photographs = dataset.startswith("imagenet")
     hundred = photographs or dataset in ("cifar100", "tiny_imagenet")
@@ -123,7 +124,8 @@ def fedalign(dataset: str, method: str) -> Settings:
     From the code: batch 64, Nesterov momentum 0.9, weight decay 0.0001, incomplete batches
     dropped, weight = number of full batches. Deviations: every test image is used, the code drops
     the last incomplete batch; momentum does not leak between clients as it does in the code;
-    ResNet-20 stands in until the project has the bottleneck ResNet-56.
+    ImageNet-200 has no colour jitter; ResNet-20 stands in until the project has the bottleneck
+    ResNet-56.
     """
     config = RunConfig(
         method, dataset, _model(dataset, "resnet20"), "fedalign", 25,
@@ -139,7 +141,8 @@ def fedblade(dataset: str, method: str) -> Settings:
     """FedBlade, section 5.1: 100 clients, 20 per round, 200 rounds of 5 epochs, Dir(0.1).
 
     The full regime is --federation.clients=20 --rounds=100. The Dirichlet rule and whether the
-    optimiser's state survives are not stated: `lda`, and a fresh optimiser each round. Deviation:
+    optimiser's state survives are not stated: `lda`, and a fresh optimiser each round. Deviations:
+    a crop of Tiny-ImageNet has its 64 pixels, appendix C writes 32 for all three datasets;
     ResNet-20 stands in until the project has MobileNetV2.
     """
     config = RunConfig(

