@@ -120,9 +120,10 @@ def test_value_of_another_type_is_one_line_too(refused, argv, said):
     assert said in refused(*argv)
 
 
-COUNTS = ["rounds", "data.per_client", "data.words", "data.length", "data.side", "local.epochs", "local.batch_size", "federation.clients",
-          "federation.participants", "evaluation.every", "evaluation.last",
-          "evaluation.batch_size", "execution.chunk", "execution.checkpoint_every"]  # fmt: skip
+COUNTS = ["rounds", "data.per_client", "data.words", "data.length", "data.side", "local.epochs",
+          "local.batch_size", "federation.clients", "federation.participants", "evaluation.every",
+          "evaluation.last", "evaluation.batch_size", "execution.chunk",
+          "execution.checkpoint_every"]  # fmt: skip
 ZERO_OR_MORE = ["seed", "data.limit", "local.steps", "execution.devices",
                 "execution.client_state_mb", "execution.pool_mb"]  # fmt: skip
 AMOUNTS = ["data.alpha", "local.lr", "local.decay", "data.test_fraction"]

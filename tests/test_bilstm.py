@@ -94,6 +94,7 @@ def text(tiny):
     return make
 
 
+@pytest.mark.slow
 def test_executors_agree_on_text(x64, text):
     t = text("fedavg")
     start = t.state()
@@ -131,16 +132,19 @@ FEW = ["--dataset=imdb_reviews", "--data.words=50", "--rounds=2", "--federation.
        "--data.partition=iid", *PLAIN]  # fmt: skip
 
 
-def test_two_rounds_on_reviews(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "method",
+    ["fedetf", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fedavg", "fedblade"))],
+)
+def test_two_rounds_on_reviews(method, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data = tmp_path / "data"
     prepare.prepare("imdb_reviews", str(write_reviews(tmp_path / "aclImdb", 12)), str(data),
                     official=False)  # fmt: skip
-    for method in ("fedavg", "fedetf", "fedblade"):
-        argv = [f"--method={method}", *FEW, "--data.length=6", f"--data.dir={data}"]
-        assert cli.train([*argv, f"--out={tmp_path}"]) == 0
-        rows = rows_of(directory_of(tmp_path, argv))
-        assert len(rows) == 2 and all(np.isfinite(row["loss"]) for row in rows)
+    argv = [f"--method={method}", *FEW, "--data.length=6", f"--data.dir={data}"]
+    assert cli.train([*argv, f"--out={tmp_path}"]) == 0
+    rows = rows_of(directory_of(tmp_path, argv))
+    assert len(rows) == 2 and all(np.isfinite(row["loss"]) for row in rows)
     names = [p.name for p in (data / ".fedjax_nc_cache").iterdir()]
     assert len(names) == 1 and names[0].endswith("-50x6")
     other = [f"--method={method}", *FEW, "--data.length=7", f"--data.dir={data}"]
