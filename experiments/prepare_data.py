@@ -10,12 +10,14 @@ from fedjax_nc.errors import UserError
 def main(argv: list[str]) -> int:
     """Run the command; the exit code is 2 for input a person has to correct."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", help="mnist, cifar10, cifar100, tiny_imagenet or imdb_reviews")
+    parser.add_argument("name", help="mnist, cifar10, cifar100, tiny_imagenet, imdb_reviews, "
+                        "imagenet100 or imagenet200")  # fmt: skip
     parser.add_argument(
         "--from",
         dest="source",
         metavar="PATH",
-        help="the official archive, or a directory with it or its files (default: download)",
+        help="the official archive, or a directory with it or its files (default: download); "
+        "of ImageNet the directory with train and val",
     )
     parser.add_argument(
         "--data.dir",
@@ -24,9 +26,13 @@ def main(argv: list[str]) -> int:
         metavar="DIR",
         help="where prepared data is kept (default: $TFDS_DATA_DIR, or ~/tensorflow_datasets)",
     )
+    parser.add_argument(
+        "--data.side", "--data-side", dest="side", type=int, default=224, metavar="PIXELS",
+        help="side of ImageNet's pictures (default: 224)",
+    )  # fmt: skip
     given = parser.parse_args(argv)
     try:
-        print(prepare(given.name, given.source, given.directory))
+        print(prepare(given.name, given.source, given.directory, side=given.side))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

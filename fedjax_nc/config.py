@@ -38,6 +38,12 @@ class Data:
     """Published per-channel constants, or mean and std 0.5 as FedETF's code."""
     limit: int = 0
     """Keep only this many training examples, class balanced; 0 keeps all."""
+    words: int = 10_000
+    """Text: the most frequent words of the training split that get an id; others are unknown."""
+    length: int = 200
+    """Text: words of a review, cut or padded at the end."""
+    side: int = 224
+    """ImageNet: side of the decoded pictures."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +124,8 @@ class Execution:
     """How convolutions are computed; a shape that a choice cannot do is left to `auto`."""
     client_state_mb: int = 2000
     """Client state above this size stays in host memory; only participants move."""
+    pool_mb: int = 4000
+    """Examples above this size stay in host memory or on disk; only participants' move."""
     checkpoint_every: int = 10
     """Rounds between checkpoints; a stopped run resumes from the last one."""
 
@@ -159,6 +167,7 @@ def config_hash(config: RunConfig) -> str:
     """Eight characters that name the configuration: all that can change a number, but the seed."""
     content = to_dict(config)
     del content["seed"], content["data"]["dir"], content["execution"]["checkpoint_every"]
+    del content["execution"]["pool_mb"]  # the same bits wherever examples are
     file = Path(config.data.partition_file or "")
     if file.is_file():  # another partition in the same file is another configuration
         content["data"]["partition_content"] = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -185,6 +194,7 @@ def validate(config: RunConfig) -> None:
                       config.execution)  # fmt: skip
     positive = {
         "--rounds": config.rounds, "--data.alpha": d.alpha, "--data.per_client": d.per_client,
+        "--data.words": d.words, "--data.length": d.length, "--data.side": d.side,
         "--local.epochs": lo.epochs, "--local.batch_size": lo.batch_size, "--local.lr": lo.lr,
         "--local.decay": lo.decay, "--federation.clients": f.clients,
         "--federation.participants": f.participants, "--evaluation.every": e.every,
@@ -197,7 +207,7 @@ def validate(config: RunConfig) -> None:
     not_negative = {
         "--local.steps": lo.steps, "--local.weight_decay": lo.weight_decay, "--local.clip": lo.clip,
         "--data.limit": d.limit, "--execution.devices": x.devices,
-        "--execution.client_state_mb": x.client_state_mb,
+        "--execution.client_state_mb": x.client_state_mb, "--execution.pool_mb": x.pool_mb,
     }  # fmt: skip
     for flag, value in not_negative.items():
         if not value >= 0:

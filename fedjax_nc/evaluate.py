@@ -1,6 +1,6 @@
 """One evaluation: accuracy and loss over rows of a table, for one model or one per row."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_nc import losses, tree
+from fedjax_nc.data import stream
 from fedjax_nc.data.federated import FederatedData, Pool
 from fedjax_nc.train import local
 from fedjax_nc.train.executors import Executor
@@ -33,9 +34,9 @@ class Summary(NamedTuple):
 
 def score_row(
     trainer: local.Trainer, batch_size: int, weights: Weights, pool: Pool, row: Table,
-    predict: Callable[[Outputs], jax.Array] = lambda out: out.logits,
+    predict: Callable[[Outputs], jax.Array] = lambda out: out.logits, before: Score | None = None,
 ) -> Score:  # fmt: skip
-    """Score of one model on one row of examples."""
+    """Score of one model on one row of examples, on top of what it had `before`."""
 
     def score(out, batch):
         logits = predict(out)
@@ -43,30 +44,48 @@ def score_row(
         loss = jnp.where(batch.mask, losses.cross_entropy(logits, batch.y), 0.0)
         return hits, jnp.sum(loss)
 
-    hits, loss = local.sum_over(trainer, batch_size, weights, pool, row, score)
-    return Score(hits, loss, row.size)
+    start = None if before is None else (before.correct, before.loss)
+    hits, loss = local.sum_over(trainer, batch_size, weights, pool, row, score, start=start)
+    return Score(hits, loss, row.size if before is None else before.count + row.size)
 
 
 def make_evaluate(
     task: Task, executor: Executor, batch_size: int, seeds: FederatedData | None = None
-) -> Callable[[Weights, FederatedData], dict[str, Score]]:
+) -> Callable[[Weights, Iterable[FederatedData]], dict[str, Score]]:
     """Score the global model on the official test set and on every client's own.
 
-    `seeds`, here and below, are `jax.vmap`'s axes of the data when there are several seeds' models.
+    The data comes in pieces, each of which goes on with the sums of those before: the order in
+    which a row's batches are added does not depend on where it was cut. `seeds`, here and below,
+    are `jax.vmap`'s axes of the data when there are several seeds' models.
     """
 
     def one(broadcast, row):
         weights, pool = broadcast
-        return score_row(task.trainer, batch_size, weights, pool, row), {}
+        table, before = row
+        return score_row(task.trainer, batch_size, weights, pool, table, before=before), {}
 
-    def run(weights: Weights, data: FederatedData) -> dict[str, Score]:
-        tables = {"global": _chunks(data.test, executor.lanes), "clients": data.client_test}
-        broadcast = (weights, data.pool)
-        return {name: executor.run(one, broadcast, table, -(-table.size // batch_size))[0]
+    def run(weights: Weights, data: FederatedData, before: dict[str, Score]) -> dict[str, Score]:
+        tables = {"global": data.test, "clients": data.client_test}
+        return {name: executor.run(one, (weights, data.pool), (table, before[name]),
+                                   -(-table.size // batch_size))[0]
                 for name, table in tables.items()}  # fmt: skip
 
-    fn = run if seeds is None else jax.vmap(run, (0, seeds))
-    return jax.jit(fn) if executor.jit else fn
+    fn = run if seeds is None else jax.vmap(run, (0, seeds, 0))
+    fn = jax.jit(fn) if executor.jit else fn
+
+    def all_pieces(weights: Weights, pieces: Iterable[FederatedData]) -> dict[str, Score]:
+        several = () if seeds is None else jax.tree.leaves(weights)[0].shape[:1]
+        scores = None
+        for piece in pieces:
+            if scores is None:
+                rows = {"global": piece.test.index, "clients": piece.client_test.index}
+                scores = {name: _nothing((*several, x.shape[-2])) for name, x in rows.items()}
+            # what waits to be computed holds on to its examples
+            scores = fn(weights, piece, jax.block_until_ready(scores))
+        assert scores is not None
+        return scores
+
+    return all_pieces
 
 
 def make_personalise(
@@ -108,7 +127,7 @@ def make_personalise(
 def personalise(
     task: Task, executor: Executor, batch_size: int, phases: tuple, state: State, hyper: Hyper,
     data: FederatedData, progress: Callable[[int, int], None],
-    seeds: FederatedData | None = None,
+    seeds: FederatedData | None = None, feed: stream.Feed | None = None,
 ) -> Score:  # fmt: skip
     """All clients' own models on their own tests, in about ten steps so that progress shows."""
     clients, axis = task.federation.clients, 0 if seeds is None else 1
@@ -117,13 +136,15 @@ def personalise(
     order = np.argsort(-sizes, kind="stable")  # groups of like sizes
     fn = make_personalise(task, executor, batch_size, phases, seeds)
     light = State(state.round, state.key, state.weights, state.shared, {})
-    scores = []
-    for start in range(0, clients, group):
-        end = min(start + group, clients)
-        ids = order[end - group : end]  # the last group overlaps: another size would compile again
+    scores, starts = [], range(0, clients, group)
+    ends = [min(start + group, clients) for start in starts]
+    # the last group overlaps: another size would compile again
+    groups = [order[end - group : end] for end in ends]
+    pieces = (feed or stream.on_device(data)).clients(groups, tests=True)
+    for start, end, ids, piece in zip(starts, ends, groups, pieces, strict=False):
         kept = jax.tree.map(lambda x, ids=ids: x.take(ids, axis=axis), dict(state.clients))
         kept, ids = executor.place((kept, ids))
-        score = jax.block_until_ready(fn(light, ids, kept, hyper, data))
+        score = jax.block_until_ready(fn(light, ids, kept, hyper, piece))
         scores.append(jax.tree.map(lambda x, n=start - end: np.asarray(x)[..., n:], score))
         progress(end, clients)
     back = np.argsort(order)
@@ -132,8 +153,11 @@ def personalise(
 
 def make_calibrate(
     task: Task, executor: Executor, batch_size: int, seeds: FederatedData | None = None
-) -> Callable[[Weights, jax.Array, FederatedData], Weights]:
-    """The method's step after the last round: sums over everybody's data, then its solution."""
+) -> Callable[..., Weights]:
+    """The method's step after the last round: sums over everybody's data, then its solution.
+
+    A function of (weights, key, data), and of a feed if the examples are on the host.
+    """
     posthoc = task.method.posthoc
     assert posthoc is not None
 
@@ -142,14 +166,30 @@ def make_calibrate(
         sums = local.sum_over(task.trainer, batch_size, weights, pool, row, posthoc.collect)
         return {}, posthoc.upload(sums)
 
-    def run(weights: Weights, key: jax.Array, data: FederatedData) -> Weights:
-        steps = -(-data.train.size // batch_size)
-        _, sums = executor.run(one, (weights, data.pool), data.train, steps)
+    def collect(weights: Weights, ids: Any, data: FederatedData) -> Any:
+        rows = tree.take(data.train, ids)
+        return executor.run(one, (weights, data.pool), rows, -(-rows.size // batch_size))[1]
+
+    def solve(weights: Weights, sums: Any, key: jax.Array) -> Weights:
         key = jax.random.fold_in(key, 2**32 - 2)  # no round has this number
         return posthoc.solve(task.trainer.model, weights, sums, key)
 
-    fn = run if seeds is None else jax.vmap(run, (0, 0, seeds))
-    return jax.jit(fn) if executor.jit else fn
+    if seeds is not None:
+        collect, solve = jax.vmap(collect, (0, None, seeds)), jax.vmap(solve)
+    if executor.jit:
+        collect, solve = jax.jit(collect), jax.jit(solve)
+
+    def run(weights: Weights, key: jax.Array, data: FederatedData, feed: Any = None) -> Weights:
+        size = task.federation.participants if feed else task.federation.clients
+        everybody = np.arange(task.federation.clients)
+        groups, sums = [everybody[i : i + size] for i in range(0, len(everybody), size)], None
+        pieces = (feed or stream.on_device(data)).clients(groups)
+        for ids, piece in zip(groups, pieces, strict=False):
+            new = jax.block_until_ready(collect(weights, executor.place(ids), piece))
+            sums = new if sums is None else tree.add(sums, new)
+        return solve(weights, sums, key)
+
+    return run
 
 
 def summarise(score: Score) -> Summary:
@@ -168,9 +208,7 @@ def overall(score: Score) -> tuple[float, float]:
     return float(np.sum(score.correct)) / count, float(np.sum(score.loss)) / count
 
 
-def _chunks(numbers: jax.Array, rows: int) -> Table:
-    """A vector of example numbers as `rows` rows of like length."""
-    longest = -(-len(numbers) // rows)
-    index = jnp.pad(numbers, (0, longest * rows - len(numbers))).reshape(rows, longest)
-    sizes = np.clip(len(numbers) - longest * np.arange(rows), 0, longest)
-    return Table(index, jnp.asarray(sizes, jnp.int32))
+def _nothing(rows: tuple[int, ...]) -> Score:
+    """The score of rows before their first example."""
+    count = np.zeros(rows, np.int32)
+    return Score(*jax.tree.map(jnp.asarray, (count, np.zeros(rows, jnp.result_type(float)), count)))

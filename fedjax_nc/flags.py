@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from fedjax_nc import protocols
 from fedjax_nc.config import RunConfig, check_seed, validate
-from fedjax_nc.data.catalogue import DATASETS
+from fedjax_nc.data.catalogue import DATASETS, sized
 from fedjax_nc.errors import UserError, unknown
 from fedjax_nc.methods import catalogue
-from fedjax_nc.models.catalogue import MODELS
+from fedjax_nc.models.catalogue import check
 
 LISTS = ("all", "methods", "models", "datasets", "protocols", "partitions")
 _EPILOGUE = "Examples: --method=fedetf | --method='dot_regression | fd(beta=0.9)' | --list"
@@ -71,9 +71,9 @@ def parse(argv: list[str], prog: str = "run.py") -> Command:
     # the method as resolved, not as typed: the protocol may have set hyperparameters
     spec = catalogue.with_hyper(base.method, given)
     run = dataclasses.replace(run, method=spec, protocol=base.protocol, dataset=base.dataset)
-    if run.model not in MODELS:
-        raise unknown("model", run.model, MODELS)
     validate(run)
+    if not session.list:
+        check(run.model, sized(run.dataset, run.data).shape)
     seeds = session.seeds or (run.seed,)
     for seed in seeds:
         check_seed("--seeds", seed)

@@ -8,10 +8,11 @@ import numpy as np
 
 from fedjax_nc import models, tree
 from fedjax_nc.config import RunConfig
-from fedjax_nc.data import datasets, federated
-from fedjax_nc.data.catalogue import DATASETS
+from fedjax_nc.data import datasets, federated, stream
+from fedjax_nc.data.catalogue import sized
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods import registry
+from fedjax_nc.methods.base import Method, as_it_is
 from fedjax_nc.train import local
 from fedjax_nc.train.executors import Executor, make_executor
 from fedjax_nc.train.round import Task, init_state
@@ -36,6 +37,16 @@ class Job(NamedTuple):
     data: federated.FederatedData
     warnings: tuple[str, ...]
     seeds: Seeds | None = None
+    host: stream.Host | None = None  # where the examples are when `data.pool` only has their shape
+
+    @property
+    def feed(self) -> stream.Feed:
+        """Where rounds and tests get their data."""
+        if self.host is None:
+            return stream.on_device(self.data)
+        cfg = self.config
+        return stream.from_host(self.host, self.data, cfg.federation.participants,
+                                cfg.evaluation.batch_size, self.executor.everywhere)  # fmt: skip
 
     @property
     def configs(self) -> tuple[RunConfig, ...]:
@@ -56,12 +67,14 @@ class Job(NamedTuple):
 def prepare(*configs: RunConfig, strict: bool = False) -> Job:
     """Load the data, deal it, build the model. Bad input is found here, before any file."""
     cfg = configs[0]
-    spec = DATASETS[cfg.dataset]
+    spec = sized(cfg.dataset, cfg.data)
     method = registry.build(cfg.method)
     norm = cfg.federation.norm
     model = models.build(
         cfg.model, spec.shape, spec.classes, method.head, norm=norm, conv=cfg.execution.conv,
-        survival=method.survival)  # fmt: skip
+        survival=method.survival, words=spec.words)  # fmt: skip
+    if spec.is_text:
+        _check_words(cfg, method)
     if cfg.evaluation.finetune and not method.finetune:
         raise UserError(
             f"'{method.name}' defines no fine-tuning: leave it out with --evaluation.no-finetune, "
@@ -72,9 +85,18 @@ def prepare(*configs: RunConfig, strict: bool = False) -> Job:
     model = model._replace(init=jax.jit(model.init))  # traced once for this and the first state
     jax.eval_shape(model.init, jax.random.key(0))  # a head that does not fit is told here
     batches = federated.make_batches(spec, cfg.data.augment, cfg.data.normalise)
-    arrays = datasets.load(cfg.dataset, cfg.data.dir)
-    x, y = federated.limit_examples(arrays.train_x, arrays.train_y, cfg.data.limit)
-    arrays = arrays._replace(train_x=x, train_y=y)
+    arrays = datasets.load(cfg.dataset, cfg.data.dir, spec)
+    kept = federated.limit_examples(arrays.train_y, cfg.data.limit)
+    y = arrays.train_y[kept]
+    host = stream.Host(arrays.train_x, kept, arrays.test_x, np.concatenate([y, arrays.test_y]))
+    streamed = host.num_bytes > cfg.execution.pool_mb * 1e6
+    if streamed and len(configs) > 1:
+        raise UserError(
+            f"--seeds_parallel: the examples, {host.num_bytes / 1e6:.0f} MB, are above "
+            f"--execution.pool_mb={cfg.execution.pool_mb}: raise it, or leave out --seeds_parallel"
+        )
+    arrays = arrays._replace(train_x=arrays.train_x if streamed else arrays.train_x[kept],
+                             train_y=y)  # fmt: skip
     numbers = [c.partition_seed for c in configs]
     splits = {
         n: federated.split_clients(cfg.data, cfg.federation.clients, n, y, arrays.test_y)
@@ -84,12 +106,18 @@ def prepare(*configs: RunConfig, strict: bool = False) -> Job:
     executor = make_executor(
         cfg.execution.executor, devices=cfg.execution.devices, chunk=cfg.execution.chunk
     )
-    data = [federated.assemble(arrays, split, spec.classes) for split in splits.values()]
-    placed = executor.place(data[0] if len(data) == 1 else _stack(data))
+    data = [
+        federated.assemble(
+            arrays, split, spec.classes, executor.lanes,
+            _shapes(arrays.test_x, split, cfg.federation.participants) if streamed else None)
+        for split in splits.values()
+    ]  # fmt: skip
+    placed = data[0] if len(data) == 1 else _stack(data)
+    placed = placed if streamed else executor.place(placed)
     task = Task(method, local.Trainer(model, cfg.local, batches), cfg.federation)
     seeds = Seeds(configs, tuple(splits[n] for n in numbers), _axes(own=len(data) > 1))
     return Job(cfg, task, executor, splits[numbers[0]], placed, tuple(warnings),
-               seeds if len(configs) > 1 else None)  # fmt: skip
+               seeds if len(configs) > 1 else None, host if streamed else None)  # fmt: skip
 
 
 def only(job: Job, numbers: list[int]) -> Job:
@@ -131,6 +159,26 @@ def place(job: Job, state: State, on_host: bool) -> State:
     else:
         clients = job.executor.place(clients)
     return State(light.round, light.key, light.weights, light.shared, clients)
+
+
+def _shapes(x: np.ndarray, split: federated.Split, participants: int) -> Any:
+    """The pool of a round whose examples come from the host."""
+    rows = stream.room(np.array([len(part) for part in split.train]), participants)
+    struct: Any = jax.ShapeDtypeStruct
+    return federated.Pool(struct((rows, *x.shape[1:]), x.dtype), struct((rows,), np.int32))
+
+
+def _check_words(cfg: RunConfig, method: Method) -> None:
+    """Refuse what is made for images."""
+    if cfg.data.augment:
+        raise UserError(
+            f"--data.augment {' '.join(cfg.data.augment)} changes images, and {cfg.dataset} is "
+            "text: leave it empty, as --data.augment"
+        )
+    if any(phase.augment is not as_it_is for phase in method.phases):
+        raise UserError(
+            f"'{method.name}' mixes images, and {cfg.dataset} is text: choose another method"
+        )
 
 
 def _missing(split: federated.Split, strict: bool) -> list[str]:

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -144,8 +145,10 @@ def _run(
 def _train(job: Job, seeds: list[Seed], state: State, on_host: bool, reporter: Reporter) -> State:
     """All rounds that are left; returns the final state."""
     cfg, first = job.config, int(np.ravel(state.round)[0])
-    single = on_host or not job.executor.jit
-    if single:
+    apart = on_host or not job.executor.jit  # rounds are not one program
+    streamed, feed = job.host is not None, job.feed
+    examples = feed.clients(_participants(job, state, first))
+    if apart:
         rounds_fn = _one_by_one(make_round(job.task, job.executor, clients_on_host=on_host))
     else:
         rounds_fn = make_rounds(job.task, job.executor, at_once=AT_ONCE, seeds=job.axes)
@@ -173,7 +176,7 @@ def _train(job: Job, seeds: list[Seed], state: State, on_host: bool, reporter: R
                 records.append(seed.directory / "metrics.jsonl", row)
                 seed.rows.append(row)
             reporter.round(rows, cfg.rounds)
-        if not (pending.compiled or single):
+        if not (pending.compiled or apart or streamed):
             limit = max(1, min(AT_ONCE, int(_SECONDS / each)))
         clock = now
 
@@ -188,11 +191,12 @@ def _train(job: Job, seeds: list[Seed], state: State, on_host: bool, reporter: R
         lrs = [schedule.learning_rate(cfg.local, n) for n in range(number, done)]
         with np.errstate(over="ignore"):  # an absurd one is told by what it does to the weights
             padded = np.resize(lrs, AT_ONCE).astype(hyper.lr.dtype)
-        state, metrics = rounds_fn(state, hyper._replace(lr=padded), len(lrs), job.data)
-        scores = evaluate_fn(_tested(job, state), job.data) if tests(done) else None
+        state, metrics = rounds_fn(state, hyper._replace(lr=padded), len(lrs), next(examples))
+        scores = evaluate_fn(_tested(job, state), feed.tests()) if tests(done) else None
         waiting.append(Pending(number, lrs, metrics, scores, bool(new)))
         compiled |= new
-        while len(waiting) > (0 if saves(done) or new else 1):
+        # a round that waits would hold on to its examples
+        while len(waiting) > (0 if saves(done) or new or streamed else 1):
             finish(waiting.pop(0))
         if saves(done):  # only now have these rounds' numbers been seen to be finite
             checkpoint.save(managers, state)
@@ -202,6 +206,13 @@ def _train(job: Job, seeds: list[Seed], state: State, on_host: bool, reporter: R
 
 def _tested(job: Job, state: State) -> Weights:
     return job.task.method.tested(state.weights, state.shared)
+
+
+def _participants(job: Job, state: State, first: int) -> Iterator[np.ndarray]:
+    """Who takes part in each round that is left, known ahead of all of them."""
+    numbers = jnp.arange(first, job.config.rounds)
+    choose = partial(schedule.participants, federation=job.task.federation)
+    yield from np.asarray(jax.jit(jax.vmap(choose, (None, 0)))(state.key, numbers))
 
 
 def _one_by_one(round_fn):
@@ -239,10 +250,12 @@ def _calibrated(job: Job, state: State) -> list[dict[str, Any]]:
     if job.task.method.posthoc is None:
         return [{} for _ in job.configs]
     size = job.config.evaluation.batch_size
+    feed = job.feed
     weights = evaluate.make_calibrate(job.task, job.executor, size, job.axes)(
-        _tested(job, state), state.key, job.data
+        _tested(job, state), state.key, job.data, feed if job.host else None
     )
-    scores = evaluate.make_evaluate(job.task, job.executor, size, job.axes)(weights, job.data)
+    evaluate_fn = evaluate.make_evaluate(job.task, job.executor, size, job.axes)
+    scores = evaluate_fn(weights, feed.tests())
     each = [scores] if job.seeds is None else [
         jax.tree.map(lambda x, i=i: x[i], scores) for i in range(len(job.configs))]  # fmt: skip
     return [{"calibrated_accuracy": report.tested(own)["global_accuracy"]} for own in each]
@@ -263,7 +276,7 @@ def _personal(job: Job, state: State, reporter: Reporter) -> list[dict[str, Any]
         score = evaluate.personalise(
             job.task, job.executor, cfg.evaluation.batch_size, phases, state,
             Hyper(hyper.lr, term_weights), job.data, partial(reporter.stage, f"{name} models"),
-            job.axes,
+            job.axes, job.feed,
         )  # fmt: skip
         for i, result in enumerate(results):
             own = score if job.seeds is None else jax.tree.map(lambda x, i=i: x[i], score)

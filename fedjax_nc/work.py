@@ -8,7 +8,7 @@ import numpy as np
 
 from fedjax_nc import config, flops, models, protocols, tree
 from fedjax_nc.data import federated
-from fedjax_nc.data.catalogue import DATASETS
+from fedjax_nc.data.catalogue import sized
 from fedjax_nc.errors import UserError
 from fedjax_nc.job import Job, first_state
 from fedjax_nc.loop import make_hyper
@@ -36,8 +36,7 @@ def facts(job: Job) -> dict[str, str]:
         "method": cfg.method,
         "model": f"{cfg.model}, {sum(params.values()):,} parameters "
         f"({', '.join(f'{k} {v:,}' for k, v in params.items())})",
-        "data": f"{cfg.dataset}, {config.partition_name(cfg.data)}, pool "
-        f"{tree.num_bytes(job.data.pool) / 1e6:.1f} MB on the device",
+        "data": f"{cfg.dataset}, {config.partition_name(cfg.data)}, {_where(job)}",
         "clients": f"{cfg.federation.clients}, {cfg.federation.participants} per round, "
         f"{sizes.min()} to {sizes.max()} examples (median {np.median(sizes):.0f})",
         "classes per client": _classes(np.asarray(job.data.class_counts)),
@@ -80,26 +79,28 @@ def step_flops(job: Job, state: State, phase: Phase) -> int:
     Counted on plain convolutions, whatever the run's lowering computes instead.
     """
     cfg, data, hyper = job.config, job.data, make_hyper(job, 0)
+    spec = sized(cfg.dataset, cfg.data)
     plain = models.build(
         cfg.model, data.pool.x.shape[1:], data.class_counts.shape[-1], job.task.method.head,
-        norm=cfg.federation.norm, conv="native", survival=job.task.method.survival)  # fmt: skip
+        norm=cfg.federation.norm, conv="native", survival=job.task.method.survival,
+        words=spec.words)  # fmt: skip
     trainer = job.task.trainer._replace(model=plain)
     size = jnp.asarray(trainer.local.batch_size, jnp.int32)
     numbers = jnp.zeros(trainer.local.batch_size, jnp.int32)
     info = ClientInfo(size, data.class_counts[0], size, hyper.lr, trainer.local.momentum)
     kept, weights = tree.take(dict(state.clients), 0), state.weights
     view = View(weights, weights, sent(job.task.method, state.shared), kept, info)
-    client = local.Client(data.pool, numbers, view, state.key)
+    client = local.Client(data.pool, numbers, view, state.key)  # whose pool nobody reads
     groups = tuple(state.weights.params) if phase.train is None else phase.train
 
-    def step(trainable):
+    def step(trainable, pool):
         objective = local.make_objective(
             trainer, phase, local.default_weights(phase), client, state.weights
         )
-        batch = trainer.batches(data.pool, numbers, numbers == 0, None)
+        batch = trainer.batches(pool, numbers, numbers == 0, None)
         return jax.grad(objective, has_aux=True)(trainable, state.weights.stats, batch, state.key)
 
-    return flops.count(step, tree.pick(state.weights.params, groups))
+    return flops.count(step, tree.pick(state.weights.params, groups), data.pool)
 
 
 class Size(NamedTuple):
@@ -113,7 +114,7 @@ def size_of(model: str, shape: tuple[int, ...], classes: int) -> Size:
     """Counted on plain convolutions; papers call millions of multiply-adds MFLOPs."""
     plain = models.build(model, shape, classes, HeadSpec(), conv="native")
     weights = jax.eval_shape(plain.init, jax.random.key(0))
-    x = jnp.zeros((1, *shape))
+    x = jnp.zeros((1, *shape), int if len(shape) == 1 else float)
     operations = flops.count(lambda w: plain.apply(w, x, train=False)[0].logits, weights)
     return Size(tree.num_elements(weights.params), operations // 2)
 
@@ -128,7 +129,7 @@ class Messages(NamedTuple):
 
 def messages(dataset: str) -> dict[str, Messages]:
     """Of every method on this dataset, with the protocol's network or one the method accepts."""
-    spec = DATASETS[dataset]
+    spec = sized(dataset, config.Data())
     pool = federated.Pool(jnp.zeros((1, *spec.shape), jnp.uint8), jnp.zeros(1, jnp.int32))
     batches = federated.make_batches(spec, (), config.Data().normalise)
     found = {}
@@ -137,8 +138,8 @@ def messages(dataset: str) -> dict[str, Messages]:
         for network in (cfg.model, "resnet8"):
             try:
                 model = models.build(
-                    network, spec.shape, spec.classes, method.head, survival=method.survival
-                )
+                    network, spec.shape, spec.classes, method.head, survival=method.survival,
+                    words=spec.words)  # fmt: skip
                 for check in (t.check for p in method.phases for t in p.terms if t.check):
                     check(model, cfg.local.batch_size)
             except UserError:
@@ -147,6 +148,15 @@ def messages(dataset: str) -> dict[str, Messages]:
             found[name] = Messages(network, *traffic(task, pool))
             break
     return found
+
+
+def _where(job: Job) -> str:
+    """Where the examples are."""
+    pool = tree.num_bytes(job.data.pool) / 1e6
+    if job.host is None:
+        return f"pool {pool:.1f} MB on the device"
+    disk = "on disk" if isinstance(job.host.train_x, np.memmap) else "in host memory"
+    return f"pool {job.host.num_bytes / 1e6:.1f} MB {disk}, {pool:.1f} MB of it on the device"
 
 
 def _classes(counts: np.ndarray) -> str:

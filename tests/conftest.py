@@ -119,7 +119,7 @@ def tiny(tiny_split):
             Pool(jax.numpy.asarray(x), jax.numpy.asarray(y)),
             make_table(parts),
             make_table(tests),
-            jax.numpy.arange(sum(SIZES), len(y)),
+            make_table([np.arange(sum(SIZES), len(y))]),
             jax.numpy.asarray(counts, jax.numpy.result_type(float)),
         )
         hyper = Hyper(

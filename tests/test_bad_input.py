@@ -73,12 +73,32 @@ def test_unknown_name_is_answered_with_the_nearest(refused, argv, near):
         (["--method=fedetf", "--hp.finetune=papr"], "paper"),
         (["stray"], "unknown argument stray"),
         (["--data.augment", "flop"], "unknown augmentation 'flop'"),
-        (["--model=cnn"], "(8, 8, 1), which fit mlp, vgg11, resnet8, resnet20,"),
-        (["--dataset=imdb_reviews", "--model=resnet20"], "8x8, not inputs of shape (200,), which"),
+        (["--model=cnn"], "model 'cnn' takes images of at least 16x16, not images of 8x8: choose"),
+        (["--model=bilstm"], "model 'bilstm' takes text, not images of 8x8: choose mlp, vgg11"),
+        (
+            ["--execution.pool_mb=0", "--seeds", "0", "1", "--seeds_parallel"],
+            "--seeds_parallel: the examples, 0 MB, are above --execution.pool_mb=0: raise it",
+        ),
+        (["--dataset=imdb_reviews", "--model=resnet20"], "not text: choose bilstm"),
     ],
 )
 def test_what_cannot_be_built_is_refused(refused, argv, said):
     assert said in refused("--dataset=digits", *argv)
+
+
+@pytest.mark.parametrize(
+    "argv, said",
+    [
+        (["--model=cnn"], "model 'cnn' takes images of at least 16x16, not text: choose bilstm"),
+        (["--method=mixup"], "'mixup' mixes images, and imdb_reviews is text"),
+        (["--data.augment", "flip"], "--data.augment flip changes images"),
+        (["--method=fedalign"], "choose a residual network, e.g. --model=resnet8, and images"),
+        (["--method=gradaug"], "choose a residual network, e.g. --model=resnet8, and images"),
+        (["--method=stochdepth"], "model 'bilstm' has no residual blocks to leave out"),
+    ],
+)
+def test_what_words_cannot_do_is_refused_before_they_are_read(refused, argv, said):
+    assert said in refused("--dataset=imdb_reviews", "--data.dir=/nowhere", *argv)
 
 
 # --- values
@@ -101,11 +121,12 @@ def test_value_of_another_type_is_one_line_too(refused, argv, said):
     assert said in refused(*argv)
 
 
-COUNTS = ["rounds", "data.per_client", "local.epochs", "local.batch_size", "federation.clients",
-          "federation.participants", "evaluation.every", "evaluation.last",
-          "evaluation.batch_size", "execution.chunk", "execution.checkpoint_every"]  # fmt: skip
+COUNTS = ["rounds", "data.per_client", "data.words", "data.length", "data.side", "local.epochs",
+          "local.batch_size", "federation.clients", "federation.participants", "evaluation.every",
+          "evaluation.last", "evaluation.batch_size", "execution.chunk",
+          "execution.checkpoint_every"]  # fmt: skip
 ZERO_OR_MORE = ["seed", "data.limit", "local.steps", "execution.devices",
-                "execution.client_state_mb"]  # fmt: skip
+                "execution.client_state_mb", "execution.pool_mb"]  # fmt: skip
 AMOUNTS = ["data.alpha", "local.lr", "local.decay", "data.test_fraction"]
 
 

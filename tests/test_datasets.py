@@ -147,7 +147,7 @@ def test_subsets(name, tmp_path):
             np.testing.assert_array_equal(source[i]["image"], data.test_x[i])
             assert source[i]["label"] == data.test_y[i]
     if name == "imdb_reviews":
-        assert data.train_x.max() == datasets.VOCABULARY - 1
+        assert data.train_x.max() == spec.words + 1
         padding = data.train_x == 0
         assert padding.any() and not (padding[:, :-1] & ~padding[:, 1:]).any(), "only at the end"
 

@@ -201,9 +201,10 @@ def test_image_too_small(name, shape):
 @pytest.mark.parametrize("name", MODELS)
 def test_smallest_image_works(name):
     size = MODELS[name].min_size
-    model = models.build(name, (size, size, 1), 3, HeadSpec())
+    shape, kind = ((1,), int) if MODELS[name].text else ((size, size, 1), float)
+    model = models.build(name, shape, 3, HeadSpec())
     weights = jax.eval_shape(model.init, jax.random.key(0))
-    apply = lambda w: model.apply(w, jnp.zeros((1, size, size, 1)), train=False)[0]  # noqa: E731
+    apply = lambda w: model.apply(w, jnp.zeros((1, *shape), kind), train=False)[0]  # noqa: E731
     assert jax.eval_shape(apply, weights).logits.shape == (1, 3)
 
 

@@ -117,7 +117,7 @@ def test_partition_reads_back(finished, tmp_path):
     first = directory_of(finished, COMMAND)
     argv = [*COMMAND[:-3], f"--data.partition_file={first / 'partition.npz'}"]
     arrays = datasets.load("digits")
-    _, y = federated.limit_examples(arrays.train_x, arrays.train_y, 300)
+    y = arrays.train_y[federated.limit_examples(arrays.train_y, 300)]
     splits = []
     for cfg in (flags.parse(COMMAND).configs[0], flags.parse(argv).configs[0]):
         splits.append(federated.split_clients(cfg.data, 4, cfg.partition_seed, y, arrays.test_y))

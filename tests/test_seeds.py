@@ -78,9 +78,9 @@ def test_seeds_at_once_equal_separate_ones(x64, tiny, spec, executor, own):
         same(tree.take(final, i), other)
         same(tree.take(metrics, (1, i)), last)
 
-    scores = evaluate.make_evaluate(t.task, how, 4, axes)(state.weights, data)
+    scores = evaluate.make_evaluate(t.task, how, 4, axes)(state.weights, [data])
     for i, (e, (other, _)) in enumerate(zip(each, expected, strict=True)):
-        alone = evaluate.make_evaluate(t.task, how, 4)(other.weights, how.place(e.data))
+        alone = evaluate.make_evaluate(t.task, how, 4)(other.weights, [how.place(e.data)])
         same(tree.take(scores, i), alone)
     phases = t.task.method.finetune or t.task.method.phases
     hyper = t.hyper if phases == t.task.method.phases else t.hyper._replace(term_weights=())
@@ -289,7 +289,7 @@ def test_dispatches_change_nothing(tmp_path, monkeypatch):
 @pytest.mark.parametrize("method", ["fedavg | ccvr(samples=20)", "spherefed(calibrate=True)"])
 def test_calibration_of_parallel_seeds_ends(tmp_path, method):
     """As a command: with as many devices as threads, LAPACK's batches wait for themselves."""
-    command = [sys.executable, str(ROOT / "experiments" / "run.py"), f"--method={method}", *DATA,
-               *FEW, *PARALLEL, "--rounds=1", "--evaluation.no-personal", f"--out={tmp_path}"]  # fmt: skip
+    script = [sys.executable, str(ROOT / "experiments" / "run.py"), f"--method={method}"]
+    command = [*script, *DATA, *FEW, *PARALLEL, *PLAIN, "--rounds=1", f"--out={tmp_path}"]
     done = subprocess.run(command, timeout=150, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0 and "calibrated" in done.stdout, done.stderr

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from fedjax_nc.config import Data
+
 
 class DatasetSpec(NamedTuple):
     """What a dataset is: shape, classes, sizes, and the normalisation published code uses."""
@@ -14,16 +16,18 @@ class DatasetSpec(NamedTuple):
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     source: str = ""
+    words: int = 0  # of text: how many have an id of their own
 
     @property
     def is_text(self) -> bool:
         """Token sequences instead of images."""
-        return len(self.shape) == 1
+        return self.words > 0
 
 
 _CIFAR = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 _TINY = ((0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835))
 _MNIST = ((0.1307,), (0.3081,))
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 DATASETS = {
     spec.name: spec
@@ -44,6 +48,24 @@ DATASETS = {
             *_TINY,
             "prepare_data.py tiny_imagenet",
         ),
-        DatasetSpec("imdb_reviews", 2, (200,), 25000, 25000, source="prepare_data.py imdb_reviews"),
+        DatasetSpec(
+            "imagenet100", 100, (224, 224, 3), 126689, 5000, *_IMAGENET,
+            "prepare_data.py imagenet100 --from PATH"
+        ),
+        DatasetSpec(
+            "imagenet200", 200, (224, 224, 3), 100000, 10000, *_IMAGENET,
+            "prepare_data.py imagenet200 --from PATH"
+        ),
+        DatasetSpec("imdb_reviews", 2, (200,), 25000, 25000, (), (),
+                    "prepare_data.py imdb_reviews", 10_000),
     )
-}
+}  # fmt: skip
+PICTURES = ("imagenet100", "imagenet200")  # read from a directory of ImageNet, at any size
+
+
+def sized(name: str, data: Data) -> DatasetSpec:
+    """The dataset at the sizes a run asks for."""
+    spec = DATASETS[name]
+    if spec.is_text:
+        return spec._replace(shape=(data.length,), words=data.words)
+    return spec._replace(shape=(data.side, data.side, 3)) if name in PICTURES else spec

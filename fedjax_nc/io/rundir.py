@@ -71,7 +71,8 @@ def _identity(content: Any) -> Any:
         return None
     content = copy.deepcopy(content)
     content.get("data", {}).pop("dir", None)
-    content.get("execution", {}).pop("checkpoint_every", None)
+    for name in ("checkpoint_every", "pool_mb"):
+        content.get("execution", {}).pop(name, None)
     return content
 
 

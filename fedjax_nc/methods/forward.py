@@ -84,7 +84,7 @@ def align(
         if model.last_stage is None:
             raise UserError(
                 "fedalign narrows the last stage, and this model has none: choose a residual "
-                "network, e.g. --model=resnet8"
+                "network, e.g. --model=resnet8, and images"
             )
         if not 0 < width <= 1:
             raise UserError(f"width = {width} of fedalign: give a share above 0, at most 1")
@@ -133,7 +133,7 @@ def gradaug(*, mu: float = 1.75, subnets: int = 2, min_width: float = 0.8) -> Me
         if not model.channels:
             raise UserError(
                 "gradaug narrows the network, and this model has one width only: choose a residual "
-                "network, e.g. --model=resnet8"
+                "network, e.g. --model=resnet8, and images"
             )
         if not 0 < min_width <= 1 or not subnets:
             raise UserError(

@@ -3,8 +3,8 @@
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fedjax_nc.errors import UserError, unknown
-from fedjax_nc.models.catalogue import MODELS, fitting
+from fedjax_nc.errors import UserError
+from fedjax_nc.models.catalogue import MODELS, check, fitting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +21,7 @@ def build(
     norm: str = "default",
     conv: str = "auto",
     survival: "Callable[[int], tuple[float, ...]] | None" = None,
+    words: int = 10_000,
 ) -> "Model":
     """The model `name` for inputs of this shape.
 
@@ -32,10 +33,11 @@ def build(
       norm: normalisation mode, or `default` for the model's own.
       conv: lowering of the convolutions.
       survival: number of residual blocks to the probability that training keeps each.
+      words: how many words have an id; two more are padding and the unknown word.
     """
     from fedjax_nc.models import base  # flax takes a second to import
 
-    _check(name, shape)
+    check(name, shape)
     spec = MODELS[name]
     options: dict[str, Any] = {"norm": spec.norm if norm == "default" else norm, "conv": conv}
     if survival is not None:
@@ -45,23 +47,21 @@ def build(
                 f"model '{name}' has no residual blocks to leave out: choose {residual}"
             )
         options["survival"] = survival(spec.blocks)
-    return base.from_body(_bodies(shape)[name](**options), shape, classes, head)
+    return base.from_body(_bodies(shape, words)[name](**options), shape, classes, head)
 
 
-def _check(name: str, shape: tuple[int, ...]) -> None:
-    """Refuse a model that does not exist or does not take such inputs."""
-    if name not in MODELS:
-        raise unknown("model", name, MODELS)
-    if not MODELS[name].takes(shape):
-        size, fit = MODELS[name].min_size, ", ".join(fitting(shape)) or "no model"
-        raise UserError(
-            f"model '{name}' takes images of at least {size}x{size}, not inputs of shape {shape}, "
-            f"which fit {fit}: choose another model or dataset"
-        )
-
-
-def _bodies(shape: tuple[int, ...]) -> "dict[str, Callable]":
-    from fedjax_nc.models import cnn, densenet, inverted, mlp, mobilenet, resnet, shufflenet, vgg
+def _bodies(shape: tuple[int, ...], words: int) -> "dict[str, Callable]":
+    from fedjax_nc.models import (
+        bilstm,
+        cnn,
+        densenet,
+        inverted,
+        mlp,
+        mobilenet,
+        resnet,
+        shufflenet,
+        vgg,
+    )
 
     net, large = resnet.ResNet, min(shape[:2]) > 64  # FedETF has the small stem at 64 pixels
     return {
@@ -84,4 +84,5 @@ def _bodies(shape: tuple[int, ...]) -> "dict[str, Callable]":
         "efficientnet_b0": partial(inverted.InvertedResiduals, inverted.EFFICIENTNET_B0),
         "densenet121": densenet.DenseNet121,
         "shufflenet": shufflenet.ShuffleNet,
+        "bilstm": partial(bilstm.BiLSTM, words + 2),
     }

@@ -2,12 +2,15 @@
 
 from typing import NamedTuple
 
+from fedjax_nc.errors import UserError, unknown
+
 
 class ModelSpec(NamedTuple):
     """What a model is, how large, and the smallest image it takes.
 
-    Sizes are for 32x32 colour images and ten classes; tests count them again. MFLOPs are millions
-    of multiply-adds of a forward pass, each counted once as in the papers' tables.
+    Sizes are for 32x32 colour images and ten classes, or for reviews as FedDW has them; tests count
+    them again. MFLOPs are millions of multiply-adds of a forward pass, each counted once as in the
+    papers' tables.
     """
 
     name: str
@@ -18,10 +21,11 @@ class ModelSpec(NamedTuple):
     counted: str  # who publishes the number of parameters, for these or other classes
     min_size: int = 8
     blocks: int = 0  # residual ones, which training can leave out
+    text: bool = False  # takes rows of word ids, not images
 
     def takes(self, shape: tuple[int, ...]) -> bool:
         """Whether inputs of this shape fit."""
-        return len(shape) == 3 and min(shape[:2]) >= self.min_size
+        return len(shape) == 1 if self.text else len(shape) == 3 and min(shape[:2]) >= self.min_size
 
 
 MODELS = {
@@ -110,6 +114,15 @@ MODELS = {
         ModelSpec(
             "shufflenet", "ShuffleNet of FedDW, two groups", "running", 887_582, 39.61, "by hand"
         ),
+        ModelSpec(
+            "bilstm",
+            "FedDW's embedding and bidirectional LSTM",
+            "none",
+            1_593_090,
+            59.0,
+            "by hand",
+            text=True,
+        ),
     )
 }
 
@@ -117,3 +130,15 @@ MODELS = {
 def fitting(shape: tuple[int, ...]) -> list[str]:
     """Models that take inputs of this shape."""
     return [name for name, spec in MODELS.items() if spec.takes(shape)]
+
+
+def check(name: str, shape: tuple[int, ...]) -> None:
+    """Refuse a model that does not exist or does not take such inputs."""
+    if name not in MODELS:
+        raise unknown("model", name, MODELS)
+    spec = MODELS[name]
+    if not spec.takes(shape):
+        takes = "text" if spec.text else f"images of at least {spec.min_size}x{spec.min_size}"
+        given = "text" if len(shape) == 1 else f"images of {shape[0]}x{shape[1]}"
+        others = ", ".join(fitting(shape))
+        raise UserError(f"model '{name}' takes {takes}, not {given}: choose {others or 'others'}")

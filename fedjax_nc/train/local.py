@@ -206,11 +206,12 @@ def _repeat(trainer, repeat, lr, client, weights, key, watch):
 
 def sum_over(
     trainer: Trainer, batch_size: int, weights: Weights, pool: Pool, row: Table,
-    fn: Callable[..., Any], key: jax.Array | None = None,
+    fn: Callable[..., Any], key: jax.Array | None = None, start: Any = None,
 ) -> Any:  # fmt: skip
     """Sum of fn(outputs, batch) over a row of examples, as many batches as it needs.
 
-    In evaluation mode; with a key the batches are augmented as in training.
+    In evaluation mode; with a key the batches are augmented as in training. `start` is the sum of
+    what came before.
     """
     index = jnp.pad(row.index, (0, -row.index.shape[0] % batch_size))
 
@@ -222,9 +223,9 @@ def sum_over(
         out, _ = trainer.model.apply(weights, batch.x, train=False, mask=mask)
         return fn(out, batch)
 
-    zeros = tree.zeros(jax.eval_shape(one, 0))
+    start = tree.zeros(jax.eval_shape(one, 0)) if start is None else start
     steps = -(-row.size // batch_size)
-    return lax.fori_loop(0, steps, lambda i, total: tree.add(total, one(i)), zeros)
+    return lax.fori_loop(0, steps, lambda i, total: tree.add(total, one(i)), start)
 
 
 def _nothing(context: Context) -> jax.Array:

@@ -202,8 +202,7 @@ def _pieces(task: Task, executor: Executor):
     client = make_client(task)
 
     def choose(key, round_number):
-        key = jax.random.fold_in(key, round_number)
-        return schedule.sample_clients(key, federation.clients, federation.participants)
+        return schedule.participants(key, round_number, federation)
 
     def exchange(broadcast, row):
         weights, pool = broadcast

@@ -1,5 +1,7 @@
 """Learning rate over rounds, and which clients take part in one."""
 
+from typing import Any
+
 import jax
 
 from fedjax_nc import config
@@ -12,6 +14,12 @@ def learning_rate(local: config.Local, round_number: int) -> float:
     if local.schedule == "step":
         return local.lr * local.decay ** sum(round_number >= m for m in local.milestones)
     return local.lr
+
+
+def participants(key: jax.Array, round_number: Any, federation: config.Federation) -> jax.Array:
+    """Who takes part in a round: a function of the run's key and the round alone."""
+    key = jax.random.fold_in(key, round_number)
+    return sample_clients(key, federation.clients, federation.participants)
 
 
 def sample_clients(key: jax.Array, clients: int, participants: int) -> jax.Array:

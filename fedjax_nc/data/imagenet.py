@@ -1,0 +1,123 @@
+"""Subsets of ImageNet, from a directory in its own layout: decoded once, to one size."""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedjax_nc.data.progress import track
+from fedjax_nc.errors import UserError
+
+PER_CLASS = {"imagenet200": 500}  # training pictures, FedAlign's number; here the first by name
+_AT_ONCE = 128  # pictures in memory
+
+
+class Pictures(NamedTuple):
+    """Files and labels of a split."""
+
+    files: list[Path]
+    labels: list[int]
+
+
+def classes(name: str) -> list[str]:
+    """The WordNet ids of a subset; a label is a place in this list."""
+    text = resources.files("fedjax_nc.data").joinpath(f"classes/{name}.txt").read_text()
+    return [w for line in text.splitlines() if not line.startswith("#") for w in line.split()]
+
+
+def is_one(folder: Path) -> bool:
+    """Whether this looks like ImageNet's directory."""
+    return (folder / "train").is_dir() and (folder / "val").is_dir()
+
+
+def find(name: str, folder: Path) -> dict[str, Pictures]:
+    """The pictures of a subset: train/WNID/*.JPEG, and val likewise or flat with a list."""
+    wanted = "give a directory with train/WNID/*.JPEG and val/WNID/*.JPEG"
+    if not is_one(folder):
+        raise UserError(f"{folder} has no train and val: {wanted}")
+    ids = classes(name)
+    found = {"train": _by_folder(folder / "train", ids), "test": _by_folder(folder / "val", ids)}
+    if not any(found["test"].values()):
+        found["test"] = _flat(folder)
+    splits = {}
+    for split, held in found.items():
+        if missing := [wnid for wnid in ids if not held.get(wnid)]:
+            raise UserError(
+                f"{folder} has no {split} pictures of {len(missing)} of the {len(ids)} classes of "
+                f"{name} ({', '.join(missing[:3])}{'...' if missing[3:] else ''}): {wanted}"
+            )
+        most = PER_CLASS.get(name) if split == "train" else None
+        pairs = [(f, label) for label, wnid in enumerate(ids) for f in sorted(held[wnid])[:most]]
+        splits[split] = Pictures([f for f, _ in pairs], [label for _, label in pairs])
+    return splits
+
+
+def _by_folder(folder: Path, ids: list[str]) -> dict[str, list[Path]]:
+    return {wnid: [folder / wnid / f for f in os.listdir(folder / wnid) if _is_jpeg(f)]
+            for wnid in ids if (folder / wnid).is_dir()}  # fmt: skip
+
+
+def _flat(folder: Path) -> dict[str, list[Path]]:
+    """val/ILSVRC2012_val_*.JPEG with a *synset_labels.txt: the WordNet id of each on a line."""
+    files = sorted(f for f in (folder / "val").iterdir() if _is_jpeg(f.name))
+    lists = [*folder.glob("*synset_labels.txt"), *folder.glob("val/*synset_labels.txt")]
+    lines = lists[0].read_text().split() if lists else []
+    held: dict[str, list[Path]] = {}
+    for file in files:
+        number = re.fullmatch(r"ILSVRC2012_val_(\d{8})", file.stem)
+        if number and int(number[1]) <= len(lines):
+            held.setdefault(lines[int(number[1]) - 1], []).append(file)
+    return held
+
+
+def _is_jpeg(name: str) -> bool:
+    return name.lower().endswith((".jpeg", ".jpg"))
+
+
+def fingerprint(found: dict[str, Pictures]) -> str:
+    """Changes when other pictures are found."""
+    names = "\n".join(str(f) for split in found.values() for f in split.files)
+    return hashlib.sha256(names.encode()).hexdigest()[:16]
+
+
+def decode(name: str, found: dict[str, Pictures], side: int, folder: Path) -> None:
+    """Write both splits as arrays, a bulk at a time; memory does not grow with their number."""
+    for split, (files, labels) in found.items():
+        header = {"descr": "|u1", "fortran_order": False, "shape": (len(files), side, side, 3)}
+        with (folder / f"{split}_x.npy").open("wb") as out:
+            np.lib.format.write_array_header_1_0(out, header)
+            bulks = track(_decoded(files, side), -(-len(files) // _AT_ONCE),
+                          f"decoding {name} {split} ({_AT_ONCE} pictures)")  # fmt: skip
+            for bulk in bulks:
+                out.write(bulk)
+        np.save(folder / f"{split}_y.npy", np.asarray(labels, np.int32))
+
+
+def _decoded(files: list[Path], side: int) -> Iterator[bytes]:
+    with ThreadPoolExecutor(os.cpu_count()) as threads:  # Pillow decodes without the interpreter
+        for i in range(0, len(files), _AT_ONCE):
+            pictures = threads.map(lambda f: picture(f, side), files[i : i + _AT_ONCE])
+            yield np.stack(list(pictures)).tobytes()
+
+
+def picture(file: Path, side: int) -> np.ndarray:
+    """The centre of a picture whose shorter side is 8/7 of that: 256 and 224 as is usual."""
+    from PIL import Image
+
+    try:
+        with Image.open(file) as opened:
+            opened.draft("RGB", (2 * side, 2 * side))  # a jpeg much larger is decoded smaller
+            image = opened.convert("RGB")
+    except OSError as error:
+        raise ValueError(f"{file} is damaged") from error
+    scale = round(side * 8 / 7) / min(image.size)
+    wide, high = (max(side, round(n * scale)) for n in image.size)
+    left, top = (wide - side) // 2, (high - side) // 2
+    resized = image.resize((wide, high), Image.Resampling.BILINEAR)
+    return np.asarray(resized.crop((left, top, left + side, top + side)))

@@ -1,0 +1,176 @@
+"""Examples that stay on the host: the devices get those of a round's clients, a round ahead.
+
+A piece looks like the data of a run that fits the device: its pool holds the examples somebody
+needs, padded to a fixed number, and its tables number them anew. So whoever computes on it computes
+the same, bit for bit.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from fedjax_nc.data.federated import FederatedData, Pool
+from fedjax_nc.types import Table
+
+NOBODY = -1  # in a table's index: a slot whose example is not wanted
+
+
+class Host(NamedTuple):
+    """All examples in host memory or on disk: training ones first, official test ones behind."""
+
+    train_x: np.ndarray
+    kept: np.ndarray  # the numbers of those that the run has
+    test_x: np.ndarray
+    y: np.ndarray
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the examples."""
+        return len(self.y) * self.test_x[:1].nbytes
+
+
+class Rows(NamedTuple):
+    """A `Table` in host memory."""
+
+    index: np.ndarray
+    size: np.ndarray
+
+
+class Feed(NamedTuple):
+    """Where rounds and tests get their data.
+
+    clients: (groups of clients, tests=False) -> for each group the data with its training examples,
+             and with its test examples if they are asked for
+    tests:   () -> all test examples, in pieces; a row goes on where the piece before left it
+    """
+
+    clients: Callable[..., Iterator[FederatedData]]
+    tests: Callable[[], Iterator[FederatedData]]
+
+
+def on_device(data: FederatedData) -> Feed:
+    """Everything is there already."""
+    return Feed(lambda groups, tests=False: itertools.repeat(data), lambda: iter((data,)))
+
+
+def from_host(
+    host: Host, data: FederatedData, participants: int, batch_size: int, sharding: Any
+) -> Feed:
+    """Pieces no larger than a round's, of which one is used while the next is fetched.
+
+    `data` has the tables of the whole; `batch_size` is the evaluation's, between whose batches a
+    row may be cut.
+    """
+    train, client_test, test = (
+        Rows(*map(np.asarray, t)) for t in (data.train, data.client_test, data.test)
+    )
+
+    def send(room: int, *tables: Rows) -> FederatedData:
+        x, y, new = gather(host, room, tables)
+        train, client_test, test = (Table(*t) for t in new)
+        made = FederatedData(Pool(x, y), train, client_test, test, data.class_counts)
+        return jax.device_put(made, sharding)
+
+    def clients(groups: Iterable[np.ndarray], tests: bool = False) -> Iterator[FederatedData]:
+        def one(group: np.ndarray) -> FederatedData:
+            mine = _only(client_test, group if tests else [])
+            sizes = train.size + client_test.size if tests else train.size
+            most = room(sizes, len(group))
+            return send(most, _only(train, group), mine, _only(test, []))
+
+        return ahead(one, groups)
+
+    def pieces() -> Iterator[FederatedData]:
+        most = max(room(train.size, participants), batch_size)
+        nobody = _only(train, [])
+        return ahead(
+            lambda tables: send(most + batch_size, nobody, *tables),
+            cut((client_test, test), batch_size, most),
+        )
+
+    return Feed(clients, pieces)
+
+
+def room(sizes: np.ndarray, clients: int) -> int:
+    """For the examples of so many clients, whichever they are."""
+    return max(1, int(np.sort(sizes)[::-1][:clients].sum()))
+
+
+def gather(host: Host, room: int, tables: Sequence[Rows]) -> tuple[Any, Any, list[Any]]:
+    """The examples that tables name with their labels, and the tables with the new numbers."""
+    numbers = np.unique(np.concatenate([t.index[t.index != NOBODY] for t in tables]))
+    x = _aligned((room, *host.test_x.shape[1:]), host.test_x.dtype)
+    y = np.zeros(room, np.int32)
+    y[: len(numbers)] = host.y[numbers]
+    known = np.searchsorted(numbers, len(host.kept))
+    _read(host.train_x, host.kept[numbers[:known]], x[:known])
+    _read(host.test_x, numbers[known:] - len(host.kept), x[known : len(numbers)])
+    x[len(numbers) :] = 0
+    index = [np.where(t.index == NOBODY, 0, np.searchsorted(numbers, t.index)) for t in tables]
+    return x, y, [Rows(i.astype(np.int32), t.size) for i, t in zip(index, tables, strict=True)]
+
+
+def cut(tables: Sequence[Rows], batch_size: int, most: int) -> Iterator[list[Rows]]:
+    """The tables batch by batch, about `most` examples at a time.
+
+    First batches of all rows come first, so that every piece has work for all devices.
+    """
+    batches = [(k, first, row) for k, t in enumerate(tables)
+               for first in range(0, t.index.shape[1], batch_size)
+               for row in np.flatnonzero(t.size > first)]  # fmt: skip
+    counts = [min(batch_size, tables[k].size[row] - first) for k, first, row in batches]
+    piece = (np.cumsum(counts) - counts) // most
+    for p in range(int(piece.max(initial=0)) + 1):
+        new = [_only(t, []) for t in tables]
+        for i in np.flatnonzero(piece == p):
+            (k, first, row), n = batches[i], counts[i]
+            index, size = new[k]
+            index[row, size[row] : size[row] + n] = tables[k].index[row, first : first + n]
+            size[row] += n
+        yield new
+
+
+def ahead(make: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """make(item) of each; the next one is made in a thread while the caller has this one."""
+    with ThreadPoolExecutor(1) as thread:
+        waiting = None
+        for item in items:
+            coming = thread.submit(make, item)
+            if waiting is not None:
+                yield waiting.result()
+            waiting = coming
+        if waiting is not None:
+            yield waiting.result()
+
+
+def _only(table: Rows, rows: Any) -> Rows:
+    """A table of the same shape with these rows alone, and all sizes; none of them for no rows."""
+    index = np.full_like(table.index, NOBODY)
+    if not len(rows):
+        return Rows(index, np.zeros_like(table.size))
+    real = np.arange(index.shape[1]) < table.size[rows, None]
+    index[rows] = np.where(real, table.index[rows], NOBODY)
+    return Rows(index, table.size)
+
+
+def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array that all devices of a CPU read where it is; any other would be copied for each."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.empty(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def _read(x: np.ndarray, numbers: np.ndarray, out: np.ndarray) -> None:
+    """Rows of an array.
+
+    A file is mapped for this call only: what has been read through a mapping counts as this
+    process's memory until it goes.
+    """
+    if isinstance(x, np.memmap):
+        x = np.memmap(x.filename, x.dtype, "r", x.offset, x.shape)  # pyright: ignore
+    np.take(x, numbers, axis=0, out=out, mode="clip")  # any other mode takes a copy of `out` first
