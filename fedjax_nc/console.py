@@ -144,23 +144,28 @@ def show_list(what: str, dataset: str, messages: Callable[[], dict[str, Any]]) -
 
 
 def _methods(dataset: str, messages: dict[str, Any]) -> Table:
-    table = Table("method", "what it is, hyperparameters", "venue", "kB up",
-                  title=f"Methods (upload per client and round on {dataset})",
-                  caption="with the protocol's model or, *, resnet8; papers: docs/methods.md",
+    table = Table("method", "paper and venue, hyperparameters", "kB up",
+                  title=f"Methods by family (upload per client and round on {dataset})",
+                  caption="with the protocol's model or, *, resnet8; more: docs/methods.md",
                   )  # fmt: skip
-    table.columns[0].no_wrap, table.columns[2].max_width = True, 12
-    for entry in catalogue.bases().values():
+    table.columns[0].no_wrap = True
+    family = ""
+    for entry in sorted(catalogue.bases().values(), key=lambda entry: entry.family):
+        if entry.family != family:
+            family = entry.family
+            table.add_section()
+            table.add_row(f"[bold]{family}[/]")
         found = messages.get(entry.name)  # none where no model takes such data
         mark = "*" if found and found.model == "resnet8" else ""
         size = f"{found.up / 1e3:.1f}{mark}" if found else ""
-        table.add_row(entry.name, _described(entry), entry.venue, size)
+        table.add_row(f"  {entry.name}", _described(entry, entry.sections["Paper"]), size)
     return table
 
 
 def _regularisers() -> Table:
     table = Table("regulariser", "what it is, hyperparameters", title="'method | regulariser'")
     for entry in catalogue.regularisers().values():
-        table.add_row(entry.name, _described(entry))
+        table.add_row(entry.name, _described(entry, entry.summary))
     return table
 
 
@@ -199,9 +204,9 @@ def _partitions() -> Table:
     return table
 
 
-def _described(entry: catalogue.Entry) -> str:
+def _described(entry: catalogue.Entry, text: str) -> str:
     hyper = ", ".join(f"{k}={v}" for k, v in entry.hyper.items())
-    return f"{entry.summary}\n{hyper}" if hyper else entry.summary
+    return f"{text}\n[dim]{hyper}[/]" if hyper else text
 
 
 def show_facts(title: str, facts: dict[str, str]) -> None:
