@@ -1,11 +1,11 @@
-"""What every image model costs: compile time, speed of local training, memory of a client.
+"""What every model costs: compile time, speed of local training, memory of a client.
 
 python benchmarks/models.py                              # every model of the catalogue
 python benchmarks/models.py --models resnet20 vgg11 --repeats 5
 
-A round of FedAvg with a client on every core, on random 32x32 images. Each model has two processes
-of its own: the first compiles into an empty cache, the second finds the program there. CPU seconds
-of compiling are the process's own, whatever else the machine does.
+A round of FedAvg with a client on every core, on random 32x32 images, or on reviews of 200 words.
+Each model has two processes of its own: the first compiles into an empty cache, the second finds
+the program there. CPU seconds of compiling are the process's own, whatever else the machine does.
 """
 
 import argparse
@@ -109,7 +109,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 def main(argv: list[str]) -> int:
     """Parse, run, write, print."""
-    parser = argparse.ArgumentParser(description="Time every image model on random images.")
+    parser = argparse.ArgumentParser(description="Time every model on random data.")
     parser.add_argument("--models", nargs="+", default=list(MODELS), help="which ones")
     parser.add_argument("--batch_size", type=int, default=50, help="images per step")
     parser.add_argument("--batches", type=int, default=2, help="steps of a client in a round")

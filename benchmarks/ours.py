@@ -12,10 +12,11 @@ from turns import Turns
 
 from fedjax_nc import cli, config, models, tree, work
 from fedjax_nc.data import datasets, federated
-from fedjax_nc.data.catalogue import DatasetSpec
+from fedjax_nc.data.catalogue import DATASETS, DatasetSpec
 from fedjax_nc.job import Job, Seeds, first_state, place
 from fedjax_nc.loop import AT_ONCE, make_hyper
 from fedjax_nc.methods import registry
+from fedjax_nc.models.catalogue import MODELS
 from fedjax_nc.train import local
 from fedjax_nc.train.executors import make_executor
 from fedjax_nc.train.round import Task, make_round, make_rounds
@@ -30,18 +31,21 @@ def make_job(w: workload.Workload) -> Job:
         execution=config.Execution(w.executor, w.chunk, w.devices, conv=w.conv),  # type: ignore[arg-type]
     )  # fmt: skip
     config.validate(cfg)
-    half = (0.5,) * workload.SHAPE[-1]
-    x, y = workload.arrays(w)
-    spec = DatasetSpec("random", workload.CLASSES, workload.SHAPE, len(y), 0, half, half)
+    text, half = DATASETS["imdb_reviews"], (0.5,) * workload.SHAPE[-1]
+    if MODELS[w.model].text:
+        spec, (x, y) = text, workload.reviews(w, text.shape[0], text.words)
+    else:
+        x, y = workload.arrays(w)
+        spec = DatasetSpec("random", workload.CLASSES, workload.SHAPE, len(y), 0, half, half)
     parts = np.split(np.arange(len(y)), np.cumsum(w.sizes)[:-1])
     split = federated.Split(parts, [part[:0] for part in parts], "train")
     arrays = datasets.Arrays(x, y, x[:0], y[:0])
     method = registry.build(w.method)
-    model = models.build(w.model, workload.SHAPE, workload.CLASSES, method.head, norm=w.norm,
+    model = models.build(w.model, spec.shape, spec.classes, method.head, norm=w.norm,
                          conv=cfg.execution.conv)  # fmt: skip
     trainer = local.Trainer(model, cfg.local, federated.make_batches(spec))
     executor = make_executor(w.executor, devices=w.devices, chunk=w.chunk)
-    data = executor.place(federated.assemble(arrays, split, workload.CLASSES))
+    data = executor.place(federated.assemble(arrays, split, spec.classes))
     configs = tuple(dataclasses.replace(cfg, seed=seed) for seed in range(w.seeds))
     shared: Any = None  # by all seeds: the data
     seeds = Seeds(configs, (split,) * w.seeds, federated.FederatedData(*[shared] * 5))

@@ -74,6 +74,16 @@ def arrays(workload: Workload) -> "tuple[np.ndarray, np.ndarray]":
     return x, rng.integers(0, CLASSES, total).astype(np.int32)
 
 
+def reviews(workload: Workload, length: int, words: int) -> "tuple[np.ndarray, np.ndarray]":
+    """Random words, int32 [n, length], and one of two labels, for models that read text."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    total = sum(workload.sizes)
+    x = rng.integers(0, words, (total, length), dtype=np.int32)
+    return x, rng.integers(0, 2, total).astype(np.int32)
+
+
 def float_arrays(
     workload: Workload, *, channels_first: bool
 ) -> "tuple[np.ndarray, np.ndarray]":  # fmt: skip

@@ -112,7 +112,12 @@ MODELS = {
             "densenet121", "DenseNet-121, 3x3 stem", "running", 6_956_298, 888.35, "torchvision"
         ),
         ModelSpec(
-            "shufflenet", "ShuffleNet of FedDW, two groups", "running", 887_582, 39.61, "by hand"
+            "shufflenet",
+            "ShuffleNet of FedDW, two groups",
+            "running",
+            887_582,
+            39.61,
+            "pytorch-cifar100",
         ),
         ModelSpec(
             "bilstm",
