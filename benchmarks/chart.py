@@ -100,6 +100,15 @@ def sheets(result: dict[str, Any]) -> list[Sheet]:
                  for r in result["method_cost"]["rows"]]  # fmt: skip
         head = ["", "model", "ms per step", "step", "round", "memory"]
         made.append(Sheet("cost beside FedAvg's on the same model", head, cells))
+    if "models" in result:
+        m = result["models"]
+        cells = [[r["model"], f"{r['parameters'] / 1e6:.2f}", f"{r['mflops']:.1f}",
+                  f"{r['cold']:.1f}",
+                  f"{r['warm']:.1f}", f"{r['images_per_second']:.0f}", f"{r['gflops']:.0f}",
+                  f"{r['memory_mb']:.0f}"] for r in m["rows"]]  # fmt: skip
+        head = ["", "M parameters", "MFLOPs", "compile s", "warm s", "images/s", "GFLOP/s",
+                "MB per client"]  # fmt: skip
+        made.append(Sheet(f"local training of every model, batch {m['batch_size']}", head, cells))
     if "shapes" in result:
         made.append(_convolutions(result))
     return made

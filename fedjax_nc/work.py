@@ -79,11 +79,10 @@ def step_flops(job: Job, state: State, phase: Phase) -> int:
     Counted on plain convolutions, whatever the run's lowering computes instead.
     """
     cfg, data, hyper = job.config, job.data, make_hyper(job, 0)
-    spec = sized(cfg.dataset, cfg.data)
     plain = models.build(
         cfg.model, data.pool.x.shape[1:], data.class_counts.shape[-1], job.task.method.head,
         norm=cfg.federation.norm, conv="native", survival=job.task.method.survival,
-        words=spec.words)  # fmt: skip
+        words=cfg.data.words)  # fmt: skip
     trainer = job.task.trainer._replace(model=plain)
     size = jnp.asarray(trainer.local.batch_size, jnp.int32)
     numbers = jnp.zeros(trainer.local.batch_size, jnp.int32)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 
+import jaxtyping
 import numpy as np
 import pytest
 from runs import COMMAND, ROOT, assert_same_run, directory_of, steps_of
@@ -102,7 +103,9 @@ def test_streamed_methods(tmp_path, method, executor):
     assert rows[0] == pytest.approx(rows[1], abs=0.02 if "ccvr" in method else 1e-6)
 
 
-def test_dry_run_says_where_the_examples_are(capfd):
+def test_dry_run_says_where_the_examples_are(capfd, monkeypatch):
+    # lowering puts ArgInfo where a State has arrays
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     small = ["--dataset=digits", "--model=mlp", "--method=fedavg", "--dry-run"]
     assert cli.train([*small, STREAMED]) == 0
     text = " ".join(capfd.readouterr().out.replace("│", " ").split())

@@ -113,7 +113,7 @@ def assemble(
         pool,
         make_table(split.train),
         make_table([part + offset for part in split.test]),
-        make_table([test[i : i + longest] for i in range(0, len(test), longest)]),
+        make_table([test[i * longest : (i + 1) * longest] for i in range(lanes)]),
         jnp.asarray(counts, jnp.result_type(float)),
     )
 
