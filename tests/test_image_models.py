@@ -9,15 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import plain_models
 import pytest
-from runs import PLAIN, rows_of, train
 from small_models import BLOCKS, BODIES, CLASSES, RESIDUAL, SHAPE, few_layers, small  # noqa: F401
+from trees import plain
 
-from fedjax_nc import losses, models, work
+from fedjax_nc import flags, job, loop, losses, models, work
 from fedjax_nc.models.base import from_body
 from fedjax_nc.models.catalogue import MODELS
 from fedjax_nc.models.conv import Conv, Dense
 from fedjax_nc.models.norm import Norm
 from fedjax_nc.train.executors import make_executor
+from fedjax_nc.train.round import make_round
 from fedjax_nc.types import HeadSpec, narrow
 
 CIFAR, IMAGENET = (32, 32, 3), (224, 224, 3)
@@ -350,13 +351,20 @@ def test_survival(x64, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, spec in MODELS.items() if spec.takes((8, 8, 1))])
-def test_trains_two_rounds(all_layers, name, tmp_path):
+def test_trains_two_rounds(all_layers, name):
     """FedAvg, FedETF and FedBlade on genuine digits, 8x8 pixels."""
     for method in ("fedavg", "fedetf", "fedblade"):
-        argv = [f"--method={method}", f"--model={name}", "--dataset=digits", "--data.limit=40",
-                "--federation.clients=2", "--federation.participants=2", "--rounds=2",
-                "--local.epochs=1", "--local.batch_size=10", "--data.partition=iid",
-                *PLAIN]  # fmt: skip
-        before, after = rows_of(train(tmp_path, argv))
-        assert np.isfinite([before["global_loss"], after["global_loss"]]).all()
-        assert after["global_loss"] != before["global_loss"]
+        made = job.prepare(flags.parse([
+            f"--method={method}", f"--model={name}", "--dataset=digits", "--data.partition=iid",
+            "--data.limit=16", "--federation.clients=2", "--federation.participants=2",
+            "--local.epochs=1", "--local.batch_size=4", "--execution.executor=scan",
+        ]).configs[0])  # fmt: skip
+        state, _ = job.first_state(made)
+        start, round_fn = plain(state.weights), make_round(made.task, made.executor)
+        for _ in range(2):
+            state, metrics = round_fn(state, loop.make_hyper(made, 0), made.data)
+        assert metrics.finite.all() and np.isfinite(metrics.sums["loss"])
+        moved = jax.tree.map(lambda a, b: bool(np.any(a != b)), plain(state.weights), start)
+        frozen = [] if method == "fedavg" else ["head"]
+        still = [group for group, tree in moved.params.items() if not any(jax.tree.leaves(tree))]
+        assert still == frozen and all(jax.tree.leaves(moved.stats))
