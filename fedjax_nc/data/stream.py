@@ -128,7 +128,7 @@ def gather(host: Host, room: int, tables: Sequence[Rows]) -> tuple[Any, Any, lis
 def cut(
     tables: Sequence[Rows], batch_size: int, most: int
 ) -> Iterator[list[tuple[Rows, np.ndarray]]]:
-    """The tables batch by batch, about `most` examples at a time, and which rows a piece has of each.
+    """The tables batch by batch, about `most` examples at a time, with the rows of each piece.
 
     First batches of all rows come first, so that every piece has work for all devices. Pieces have
     equally many rows; what fills them up has a number that no row has, and no examples.
