@@ -51,7 +51,7 @@ def score_row(
 
 def make_evaluate(
     task: Task, executor: Executor, batch_size: int, seeds: FederatedData | None = None
-) -> Callable[[Weights, Iterable[FederatedData]], dict[str, Score]]:
+) -> Callable[[Weights, Iterable[stream.Tests]], dict[str, Score]]:
     """Score the global model on the official test set and on every client's own.
 
     The data comes in pieces, each of which goes on with the sums of those before: the order in
@@ -64,25 +64,28 @@ def make_evaluate(
         table, before = row
         return score_row(task.trainer, batch_size, weights, pool, table, before=before), {}
 
-    def run(weights: Weights, data: FederatedData, before: dict[str, Score]) -> dict[str, Score]:
+    def run(
+        weights: Weights, data: FederatedData, before: dict[str, Score], rows: dict[str, Any]
+    ) -> dict[str, Score]:
         tables = {"global": data.test, "clients": data.client_test}
-        return {name: executor.run(one, (weights, data.pool), (table, before[name]),
-                                   -(-table.size // batch_size))[0]
-                for name, table in tables.items()}  # fmt: skip
+        for name, table in tables.items():
+            mine = (table, tree.take(before[name], rows[name]))
+            steps = -(-table.size // batch_size)
+            new, _ = executor.run(one, (weights, data.pool), mine, steps)
+            before = before | {name: tree.put(before[name], rows[name], new)}
+        return before
 
-    fn = run if seeds is None else jax.vmap(run, (0, seeds, 0))
+    fn = run if seeds is None else jax.vmap(run, (0, seeds, 0, None))
     fn = jax.jit(fn) if executor.jit else fn
 
-    def all_pieces(weights: Weights, pieces: Iterable[FederatedData]) -> dict[str, Score]:
+    def all_pieces(weights: Weights, pieces: Iterable[stream.Tests]) -> dict[str, Score]:
         several = () if seeds is None else jax.tree.leaves(weights)[0].shape[:1]
-        scores = None
-        for piece in pieces:
-            if scores is None:
-                rows = {"global": piece.test.index, "clients": piece.client_test.index}
-                scores = {name: _nothing((*several, x.shape[-2])) for name, x in rows.items()}
+        count = {"global": executor.lanes, "clients": task.federation.clients}
+        scores = {name: _nothing((*several, n)) for name, n in count.items()}
+        for data, clients, official in pieces:
             # what waits to be computed holds on to its examples
-            scores = fn(weights, piece, jax.block_until_ready(scores))
-        assert scores is not None
+            scores = jax.block_until_ready(scores)
+            scores = fn(weights, data, scores, {"clients": clients, "global": official})
         return scores
 
     return all_pieces

@@ -103,7 +103,7 @@ def feddr_plus(dataset: str, method: str) -> Settings:
     large = dict.fromkeys(large, 1.0) if photographs else large
     lr = large.get(method, 0.1) if hundred else small.get(method, 0.01)
     shards, epochs = (20, 5) if photographs else (10, 3) if hundred else (2, 10)
-    model = _model(dataset, "mobilenet", cifar10="vgg11", imagenet100="resnet18")
+    model = _model(dataset, "mobilenet", cifar10="vgg11")
     config = RunConfig(
         method, dataset, model, "feddr_plus", 320,
         data=Data(partition="shards", per_client=shards, rule="lda", client_test="matched", seed=-1,
@@ -172,7 +172,8 @@ def resolve(protocol: str, dataset: str, spec: str) -> RunConfig:
 
 def _model(dataset: str, default: str, **others: str) -> str:
     """The paper's network, or on digits a small one."""
-    own = {"digits": "mlp", "mnist5k": "cnn", "mnist": "cnn", "imdb_reviews": "bilstm"}
+    own = {"digits": "mlp", "mnist5k": "cnn", "mnist": "cnn", "imdb_reviews": "bilstm",
+           "imagenet100": "resnet18", "imagenet200": "resnet18"}  # fmt: skip
     return own.get(dataset, others.get(dataset, default))
 
 

@@ -7,6 +7,7 @@ import pytest
 from trees import only, same
 
 from fedjax_nc import evaluate, report, tree
+from fedjax_nc.data.stream import on_device
 from fedjax_nc.methods import base
 from fedjax_nc.train import executors
 
@@ -36,7 +37,7 @@ def test_evaluate_equals_numpy(x64, tiny, executor):
     pool = t.data.pool._replace(y=y.at[0].set(jnp.argmax(out.logits[0]).astype(y.dtype)))
     t = t._replace(data=t.data._replace(pool=pool))
     how = executors.make_executor(executor, chunk=2)
-    scores = evaluate.make_evaluate(t.task, how, batch_size=4)(weights, [t.data])
+    scores = evaluate.make_evaluate(t.task, how, batch_size=4)(weights, on_device(t.data).tests())
     correct, loss, count = by_hand(t, weights, t.data.test.index[0])
     accuracy, mean_loss = evaluate.overall(scores["global"])
     np.testing.assert_allclose([accuracy, mean_loss], [correct / count, loss / count], rtol=1e-10)
@@ -72,7 +73,9 @@ def test_personalise_fedetf(x64, tiny):
     assert score.correct.shape == (2, 6)  # after the body and after the only cycle
     np.testing.assert_array_equal(score.count[-1], t.data.client_test.size)
     how = executors.make_executor("scan")
-    tested = evaluate.make_evaluate(t.task, how, 4)(t.state().weights, [t.data])["clients"]
+    tested = evaluate.make_evaluate(t.task, how, 4)(t.state().weights, on_device(t.data).tests())[
+        "clients"
+    ]
     assert np.sum(score.loss[-1]) < np.sum(
         tested.loss
     )  # tests are among the training examples here
@@ -89,7 +92,9 @@ def test_personalise_without_training_is_evaluation(x64, tiny, executor):
     phase = t.task.method.phases[0]._replace(epochs=0)
     score = personal_scores(t, executor, (phase,), batch_size=3)
     how = executors.make_executor(executor)
-    tested = evaluate.make_evaluate(t.task, how, 3)(t.state().weights, [t.data])["clients"]
+    tested = evaluate.make_evaluate(t.task, how, 3)(t.state().weights, on_device(t.data).tests())[
+        "clients"
+    ]
     same(jax.tree.map(lambda x: x[0], score), tested)
 
 

@@ -27,6 +27,7 @@ from trees import fresh, identical, same
 
 from fedjax_nc import cli, evaluate, job, loop, tree
 from fedjax_nc.data.federated import make_table
+from fedjax_nc.data.stream import on_device
 from fedjax_nc.io import checkpoint
 from fedjax_nc.methods import registry
 from fedjax_nc.train import executors
@@ -78,9 +79,11 @@ def test_seeds_at_once_equal_separate_ones(x64, tiny, spec, executor, own):
         same(tree.take(final, i), other)
         same(tree.take(metrics, (1, i)), last)
 
-    scores = evaluate.make_evaluate(t.task, how, 4, axes)(state.weights, [data])
+    scores = evaluate.make_evaluate(t.task, how, 4, axes)(state.weights, on_device(data).tests())
     for i, (e, (other, _)) in enumerate(zip(each, expected, strict=True)):
-        alone = evaluate.make_evaluate(t.task, how, 4)(other.weights, [how.place(e.data)])
+        alone = evaluate.make_evaluate(t.task, how, 4)(
+            other.weights, on_device(how.place(e.data)).tests()
+        )
         same(tree.take(scores, i), alone)
     phases = t.task.method.finetune or t.task.method.phases
     hyper = t.hyper if phases == t.task.method.phases else t.hyper._replace(term_weights=())

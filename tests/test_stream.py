@@ -39,11 +39,13 @@ def test_cut_rows_continue(most):
     tables = [stream.Rows(np.arange(len(s) * 9).reshape(-1, 9), s) for s in sizes]
     seen = [[[] for _ in s] for s in sizes]
     for piece in stream.cut(tables, 3, most):
-        assert sum(t.size.sum() for t in piece) <= most + 2  # a batch begun is a batch finished
-        for k, (index, size) in enumerate(piece):
-            for row, n in enumerate(size):
-                assert not n or not len(seen[k][row]) % 3, "between batches only"
-                seen[k][row] += index[row, :n].tolist()
+        # a batch begun is a batch finished
+        assert sum(table.size.sum() for table, _ in piece) <= most + 2
+        for k, ((index, size), rows) in enumerate(piece):
+            assert not size[rows == len(sizes[k])].any()
+            for place, row in enumerate(rows[size > 0]):
+                assert not len(seen[k][row]) % 3, "between batches only"
+                seen[k][row] += index[place, : size[place]].tolist()
     for table, rows in zip(tables, seen, strict=True):
         for index, size, row in zip(*table, rows, strict=True):
             assert row == index[:size].tolist()

@@ -49,12 +49,22 @@ class Feed(NamedTuple):
     """
 
     clients: Callable[..., Iterator[FederatedData]]
-    tests: Callable[[], Iterator[FederatedData]]
+    tests: Callable[[], "Iterator[Tests]"]
+
+
+class Tests(NamedTuple):
+    """Test examples, and the numbers of the rows that they belong to."""
+
+    data: FederatedData
+    clients: Any
+    official: Any
 
 
 def on_device(data: FederatedData) -> Feed:
     """Everything is there already."""
-    return Feed(lambda groups, tests=False: itertools.repeat(data), lambda: iter((data,)))
+    clients, official = (np.arange(t.index.shape[-2]) for t in (data.client_test, data.test))
+    return Feed(lambda groups, tests=False: itertools.repeat(data),
+                lambda: iter((Tests(data, clients, official),)))  # fmt: skip
 
 
 def from_host(
@@ -84,13 +94,14 @@ def from_host(
 
         return ahead(one, groups)
 
-    def pieces() -> Iterator[FederatedData]:
+    def pieces() -> Iterator[Tests]:
         most = max(room(train.size, participants), batch_size)
-        nobody = _only(train, [])
-        return ahead(
-            lambda tables: send(most + batch_size, nobody, *tables),
-            cut((client_test, test), batch_size, most),
-        )
+
+        def one(piece: list[tuple[Rows, np.ndarray]]) -> Tests:
+            (clients, official), rows = zip(*piece, strict=True)
+            return Tests(send(most + batch_size, _only(train, []), clients, official), *rows)
+
+        return ahead(one, cut((client_test, test), batch_size, most))
 
     return Feed(clients, pieces)
 
@@ -114,23 +125,34 @@ def gather(host: Host, room: int, tables: Sequence[Rows]) -> tuple[Any, Any, lis
     return x, y, [Rows(i.astype(np.int32), t.size) for i, t in zip(index, tables, strict=True)]
 
 
-def cut(tables: Sequence[Rows], batch_size: int, most: int) -> Iterator[list[Rows]]:
-    """The tables batch by batch, about `most` examples at a time.
+def cut(
+    tables: Sequence[Rows], batch_size: int, most: int
+) -> Iterator[list[tuple[Rows, np.ndarray]]]:
+    """The tables batch by batch, about `most` examples at a time, with the rows of each piece.
 
-    First batches of all rows come first, so that every piece has work for all devices.
+    First batches of all rows come first, so that every piece has work for all devices. Pieces have
+    equally many rows; what fills them up has a number that no row has, and no examples.
     """
-    batches = [(k, first, row) for k, t in enumerate(tables)
-               for first in range(0, t.index.shape[1], batch_size)
-               for row in np.flatnonzero(t.size > first)]  # fmt: skip
-    counts = [min(batch_size, tables[k].size[row] - first) for k, first, row in batches]
+    batches = np.array([(k, row, first) for k, t in enumerate(tables)
+                        for first in range(0, t.index.shape[1], batch_size)
+                        for row in np.flatnonzero(t.size > first)]).reshape(-1, 3)  # fmt: skip
+    counts = np.array([min(batch_size, tables[k].size[row] - at) for k, row, at in batches], int)
     piece = (np.cumsum(counts) - counts) // most
-    for p in range(int(piece.max(initial=0)) + 1):
-        new = [_only(t, []) for t in tables]
-        for i in np.flatnonzero(piece == p):
-            (k, first, row), n = batches[i], counts[i]
-            index, size = new[k]
-            index[row, size[row] : size[row] + n] = tables[k].index[row, first : first + n]
-            size[row] += n
+    pieces = [batches[piece == p] for p in range(int(piece.max(initial=0)) + 1)]
+    rows = [[np.unique(b[b[:, 0] == k, 1]) for k in range(len(tables))] for b in pieces]
+    room = np.maximum(1, np.max([[len(r) for r in mine] for mine in rows], axis=0))
+    for some, mine in zip(pieces, rows, strict=True):
+        new = [
+            (Rows(np.full((n, t.index.shape[1]), NOBODY), np.zeros(n, np.int32)),
+             np.pad(r, (0, n - len(r)), constant_values=len(t.size)))
+            for t, r, n in zip(tables, mine, room, strict=True)
+        ]  # fmt: skip
+        for k, row, at in some:
+            index, size = new[k][0]
+            place = np.searchsorted(mine[k], row)
+            part = tables[k].index[row, at : min(at + batch_size, tables[k].size[row])]
+            index[place, size[place] : size[place] + len(part)] = part
+            size[place] += len(part)
         yield new
 
 
