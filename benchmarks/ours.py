@@ -13,6 +13,7 @@ from turns import Turns
 from fedjax_nc import cli, config, models, tree, work
 from fedjax_nc.data import datasets, federated
 from fedjax_nc.data.catalogue import DATASETS, DatasetSpec
+from fedjax_nc.errors import unknown
 from fedjax_nc.job import Job, Seeds, first_state, place
 from fedjax_nc.loop import AT_ONCE, make_hyper
 from fedjax_nc.methods import registry
@@ -32,6 +33,8 @@ def make_job(w: workload.Workload) -> Job:
     )  # fmt: skip
     config.validate(cfg)
     text, half = DATASETS["imdb_reviews"], (0.5,) * workload.SHAPE[-1]
+    if w.model not in MODELS:
+        raise unknown("model", w.model, MODELS)
     if MODELS[w.model].text:
         spec, (x, y) = text, workload.reviews(w, text.shape[0], text.words)
     else:

@@ -146,7 +146,7 @@ def personalise(
     pieces = (feed or stream.on_device(data)).clients(groups, tests=True)
     for start, end, ids, piece in zip(starts, ends, groups, pieces, strict=False):
         kept = jax.tree.map(lambda x, ids=ids: x.take(ids, axis=axis), dict(state.clients))
-        kept, ids = executor.place((kept, ids))
+        kept, ids = executor.place((kept, jnp.asarray(ids)))
         score = jax.block_until_ready(fn(light, ids, kept, hyper, piece))
         scores.append(jax.tree.map(lambda x, n=start - end: np.asarray(x)[..., n:], score))
         progress(end, clients)
