@@ -136,6 +136,18 @@ def test_published_work(all_layers, name, shape, classes, millions):
     assert found == pytest.approx(millions, rel=1e-3)
 
 
+FEATURES = {"mlp": 128, "cnn": 128, "fedavg_cnn": 512, "vgg11": 512, "resnet8": 64, "resnet56": 64,
+            "resnet56_bottleneck": 256, "wrn56_4": 256, "resnet18": 512, "mobilenet": 1024,
+            "mobilenet_v2": 1280, "efficientnet_b0": 1280, "densenet121": 1024}  # fmt: skip
+
+
+@pytest.mark.parametrize("name, width", FEATURES.items())
+def test_number_of_features(all_layers, name, width):
+    model = models.build(name, CIFAR, 10, HeadSpec())
+    weights = jax.eval_shape(model.init, jax.random.key(0))
+    assert weights.params["head"]["kernel"].shape == (width, 10)
+
+
 # ---- flax's own layers ---------------------------------------------------------------------
 
 
