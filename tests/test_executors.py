@@ -66,7 +66,7 @@ def test_method_table(x64, tiny, tmp_path, spec):
     group = FROZEN.get(spec.split()[0])
     if group:
         identical(expected.weights.params[group], start.weights.params[group])
-    for name in EXECUTORS if spec not in FEWER.values() else ("vmap", "sharded"):
+    for name in EXECUTORS:
         if name == "debug":  # slow: one round
             state, other = t.run(1, name, state=fresh(initial))
             same(state, after_one)
