@@ -1,0 +1,1 @@
+"""Why a method works: arrays in, numbers out."""
