@@ -1,0 +1,91 @@
+"""What FedDW rests on: soft labels and class vectors tell the same, norms tell class shares."""
+
+from typing import NamedTuple
+
+import chex
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from fedjax_nc import linalg, losses
+
+
+class RelationDistance(NamedTuple):
+    """Between soft labels and class relations, over the rows that are known."""
+
+    frobenius: Float[Array, ""]  # |S - R|_F
+    consistency: Float[Array, ""]  # |S - R|_F^2 / C^2 (FedDW, eq. 11)
+
+
+class NormShare(NamedTuple):
+    """Spearman's correlation of class vectors' norms and class shares."""
+
+    clients: Float[Array, " k"]  # over the classes of each client
+    pooled: Float[Array, ""]  # over the classes of all clients
+
+
+def soft_label_matrix(
+    logits: Float[Array, "n c"], y: Int[Array, " n"], mask: Bool[Array, " n"], classes: int
+) -> tuple[Float[Array, "c c"], Bool[Array, " c"]]:
+    """Mean softmax output on each class, and which there are (FedDW, eq. 4-6).
+
+    Over the data of all clients it is the global matrix of equation 7.
+    """
+    chex.assert_axis_dimension(logits, 1, classes)
+    sums = losses.class_sums(jax.nn.softmax(logits), y, mask, classes)
+    return sums.mean, sums.count > 0
+
+
+def relation_distance(
+    soft: Float[Array, "c c"], relations: Float[Array, "c c"], seen: Bool[Array, " c"]
+) -> RelationDistance:
+    """How far the soft labels are from `losses.class_relations` of the head."""
+    consistency = losses.soft_label_consistency(soft, relations, seen)
+    return RelationDistance(len(soft) * linalg.safe_sqrt(consistency), consistency)
+
+
+def relative_norms(vectors: Float[Array, "c d"]) -> Float[Array, " c"]:
+    """|w_c| / sum_i |w_i| (FedDW, figure 4).
+
+    The caption squares the norms; the text (relative size of the modulus) and the code do not.
+    """
+    chex.assert_rank(vectors, 2)
+    norms = linalg.safe_norm(vectors)
+    return norms / jnp.sum(norms)
+
+
+def norm_share_correlation(
+    vectors: Float[Array, "k c d"], counts: Float[Array, "k c"]
+) -> NormShare:
+    """Whether a class with more data has a longer class vector; FedDW finds a shorter one.
+
+    By ranks, so it does not matter whether norms are squared. NaN for a client without data, and
+    where all norms or all shares are equal.
+
+    Args:
+      vectors: class vectors of each client's trained head.
+      counts: examples of each class on each client; 0 is a share like any other.
+    """
+    chex.assert_equal_shape_prefix([vectors, counts], 2)
+    # in units of the mean norm; at five decimals, as a fixed head's norms differ by rounding only
+    norms = jnp.round(jax.vmap(relative_norms)(vectors) * vectors.shape[1], 5)
+    size = jnp.sum(counts, 1, keepdims=True)
+    shares = counts / jnp.maximum(size, 1.0)
+    exists = jnp.broadcast_to(size > 0, counts.shape)
+    return NormShare(
+        jax.vmap(_spearman)(norms, shares, exists),
+        _spearman(norms.ravel(), shares.ravel(), exists.ravel()),
+    )
+
+
+def _spearman(a: Array, b: Array, exists: Array) -> Array:
+    """Pearson's correlation of the ranks."""
+    a, b = _centred_ranks(a, exists), _centred_ranks(b, exists)
+    return jnp.where(jnp.any(a != 0) & jnp.any(b != 0), linalg.cosine(a, b), jnp.nan)
+
+
+def _centred_ranks(x: Array, exists: Array) -> Array:
+    """Ranks minus their mean; equal numbers share their mean rank, missing ones have 0."""
+    ordered = jnp.sort(jnp.where(exists, x, jnp.inf))
+    below, up_to = (jnp.searchsorted(ordered, x, side=side) for side in ("left", "right"))
+    return jnp.where(exists, (below + up_to - jnp.sum(exists)) / 2, 0.0)
