@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,48 @@ def train(argv: list[str]) -> int:
     from fedjax_nc import console
 
     console.show_results(summaries)
+    return 0
+
+
+def analyse(argv: list[str]) -> int:
+    """`experiments/analyse.py`: explain runs. Returns the exit code."""
+    try:
+        asked = flags.parse_analysis(argv)
+        directories = [Path(run) for run in asked.runs]
+        from fedjax_nc.io import rundir
+
+        for directory in directories:  # all of them before the first is looked at
+            rundir.read(directory)
+        start_jax(0)
+        from fedjax_nc import console
+        from fedjax_nc.study import analyse as studies
+
+        named = studies.labels(directories)
+        with console.Progressing("analysis", 1) as progress:
+            if asked.check:
+                for label, directory in named.items():
+                    facts = studies.check(directory, asked.options, asked.data_dir)
+                    console.show_facts(f"{label}: the dense Hessian beside products", facts)
+                return 0
+            found = {
+                label: studies.analyse(directory, asked.options, asked.data_dir, asked.overwrite,
+                                       partial(progress.step, label))
+                for label, directory in named.items()
+            }  # fmt: skip
+            pages = [studies.publish({label: found[label]}, {label: d}, d / "analysis")
+                     for label, d in named.items()]  # fmt: skip
+            if len(named) > 1:
+                beside = Path(asked.to or Path(os.path.commonpath(directories)) / "analysis")
+                pages.append(studies.publish(found, named, beside))
+    except UserError as error:
+        return flags.exit_with(error)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on where it was", file=sys.stderr)
+        return 130
+    for title, table in studies.summaries(found):
+        console.show_table(title, table.header, table.rows)
+    for page in pages:
+        print(f"report: {page}", file=sys.stderr)
     return 0
 
 
@@ -112,7 +155,8 @@ def _train(configs: list[RunConfig], command: flags.Command) -> list[dict[str, A
     for cfg, directory in zip(configs, directories, strict=True):
         rundir.describe(directory, cfg, words, overwrite=command.overwrite)
     with console.Progressing(configs[0].method, configs[0].federation.participants) as progress:
-        summaries = loop.run(prepared, directories, progress)
+        track = loop.Track(command.track, command.track_every)
+        summaries = loop.run(prepared, directories, progress, track)
     for directory in directories:
         print(f"run directory: {directory}", file=sys.stderr)
     return summaries

@@ -163,6 +163,24 @@ def to_dict(config: RunConfig) -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
+def from_dict(content: dict[str, Any]) -> RunConfig:
+    """What `to_dict` wrote, read again."""
+    return _filled(RunConfig, content)
+
+
+def _filled(kind: Any, content: dict[str, Any]) -> Any:
+    known = {f.name: f for f in dataclasses.fields(kind)}
+    strange = ", ".join(sorted(set(content) - set(known)))
+    if strange:
+        raise UserError(f"a setting that this version does not know: {strange}")
+    values = {}
+    for name, value in content.items():
+        if isinstance(value, dict):
+            value = _filled(known[name].type, value)
+        values[name] = tuple(value) if isinstance(value, list) else value
+    return kind(**values)
+
+
 def config_hash(config: RunConfig) -> str:
     """Eight characters that name the configuration: all that can change a number, but the seed."""
     content = to_dict(config)

@@ -81,9 +81,16 @@ class Progressing:
 
     def stage(self, name: str, done: int, total: int) -> None:
         """Show how far the work after the rounds is."""
-        if self.bar.tasks[-1].description != name:
+        self._stage(name, f"client {done}/{total}", done, total)
+
+    def step(self, run: str, name: str, done: int, total: int) -> None:
+        """Show how far the analysis of a run is."""
+        self._stage(f"{run}: {name}", f"{done}/{total}", done, total)
+
+    def _stage(self, name: str, text: str, done: int, total: int) -> None:
+        if not self.bar.tasks or self.bar.tasks[-1].description != name:
             self.bar.add_task(name, total=total, text="")
-        self._show(self.bar.tasks[-1].id, name, f"client {done}/{total}", done, total)
+        self._show(self.bar.tasks[-1].id, name, text, done, total)
 
     def _show(self, job: Any, name: str, text: str, done: int, total: int) -> None:
         self.bar.update(job, total=total, completed=done, text=text)
@@ -207,6 +214,16 @@ def _partitions() -> Table:
 def _described(entry: catalogue.Entry, text: str) -> str:
     hyper = ", ".join(f"{k}={v}" for k, v in entry.hyper.items())
     return f"{text}\n[dim]{hyper}[/]" if hyper else text
+
+
+def show_table(title: str, header: list[str], rows: list[list[str]]) -> None:
+    """Text in columns, the first on the left."""
+    table = Table(title=title, box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+    for i, name in enumerate(header):
+        table.add_column(name, justify="right" if i else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False).print(table, markup=False)
 
 
 def show_facts(title: str, facts: dict[str, str]) -> None:

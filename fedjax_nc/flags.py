@@ -10,6 +10,8 @@ import difflib
 import io
 import itertools
 import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from fedjax_nc import protocols
@@ -18,9 +20,22 @@ from fedjax_nc.data.catalogue import DATASETS, sized
 from fedjax_nc.errors import UserError, unknown
 from fedjax_nc.methods import catalogue
 from fedjax_nc.models.catalogue import check
+from fedjax_nc.study.options import TRACKED, Options, chosen
+from fedjax_nc.study.options import validate as validate_options
 
 LISTS = ("all", "methods", "models", "datasets", "protocols", "partitions")
 _EPILOGUE = "Examples: --method=fedetf | --method='dot_regression | fd(beta=0.9)' | --list"
+
+
+class Analysis(NamedTuple):
+    """What was asked for of runs."""
+
+    runs: tuple[str, ...]
+    options: Options
+    data_dir: str | None
+    to: str | None
+    overwrite: bool
+    check: bool
 
 
 class Command(NamedTuple):
@@ -33,6 +48,8 @@ class Command(NamedTuple):
     strict: bool
     dry_run: bool
     list: str  # of LISTS, or `no`
+    track: tuple[str, ...]  # of TRACKED
+    track_every: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +68,10 @@ class _Session:
     """Show size, work and memory of the run without training."""
     list: Literal["no", *LISTS] = "no"  # type: ignore[valid-type]
     """Show what there is, all of it (also without a word) or one kind."""
+    track: str = ""
+    """Record analyses while training, of collapse, spectrum, alignment, with commas between."""
+    track_every: int = 10
+    """Rounds between them."""
 
 
 def parse(argv: list[str], prog: str = "run.py") -> Command:
@@ -65,7 +86,7 @@ def parse(argv: list[str], prog: str = "run.py") -> Command:
     _check_hyper(argv, base.method, hyper)
     flags, rest = _tyro(_list_all(argv), prog, base, hyper)
     if rest:
-        raise _unknown_flag(rest[0], flags)
+        raise _unknown_flag(rest[0], (flags.run, flags.session, getattr(flags, "hp", None)))
     run, session = flags.run, flags.session
     given = {name: getattr(flags.hp, name) for name in hyper} if hyper else {}
     # the method as resolved, not as typed: the protocol may have set hyperparameters
@@ -85,9 +106,48 @@ def parse(argv: list[str], prog: str = "run.py") -> Command:
         )
     if session.seeds_parallel and run.execution.executor == "debug":
         raise UserError("--seeds_parallel with --execution.executor=debug: leave out one of them")
+    if session.track_every < 1:
+        raise UserError(f"--track_every={session.track_every}: give a number above zero")
     configs = tuple(dataclasses.replace(run, seed=seed) for seed in seeds)
     return Command(configs, session.seeds_parallel, session.out, session.overwrite,
-                   session.strict, session.dry_run, session.list)  # fmt: skip
+                   session.strict, session.dry_run, session.list,
+                   chosen(session.track, TRACKED, "--track"), session.track_every)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class _Files:
+    data_dir: str | None = None
+    """Where the datasets are now, if not where they were."""
+    to: str | None = None
+    """Folder of the figures and report of several runs. Default: analysis, beside them."""
+    overwrite: bool = False
+    """Compute again what is there already."""
+    check: bool = False
+    """Compare eigenvalues and trace with the dense Hessian of a small network on the run's
+    features, and do nothing else."""
+
+
+def parse_analysis(argv: list[str], prog: str = "analyse.py") -> Analysis:
+    """Flags of an analysis, checked as far as is possible without the runs."""
+    import tyro
+
+    about = tyro.conf.arg(metavar="RUN_DIR ...", help="Run directories; several side by side.")
+    shape = dataclasses.make_dataclass("Analyse", [
+        ("runs", Annotated[tyro.conf.Positional[tuple[str, ...]], about]),
+        ("analysis", Annotated[Options, tyro.conf.arg(name="")], Options()),
+        ("files", Annotated[_Files, tyro.conf.arg(name="")], _Files()),
+    ], frozen=True)  # fmt: skip
+    shape.__doc__ = "Explain finished or running runs: numbers, figures and a report.\n\n" \
+        "Example: analyse.py runs/mnist5k-classes2/*/*/seed0 --only=collapse,spectrum"  # fmt: skip
+    flags, rest = _read(lambda: tyro.cli(shape, args=argv, prog=prog, return_unknown_args=True))
+    if rest:
+        raise _unknown_flag(rest[0], (flags.analysis, flags.files))
+    validate_options(flags.analysis)
+    if not flags.runs:
+        raise UserError("no run directory was given: name one that run.py has left")
+    if len({Path(run).absolute() for run in flags.runs}) < len(flags.runs):
+        raise UserError("the same run directory was given twice: give each once")
+    return Analysis(flags.runs, flags.analysis, **vars(flags.files))
 
 
 def _tyro(argv, prog, base: RunConfig, hyper) -> tuple[Any, list[str]]:
@@ -108,10 +168,16 @@ def _tyro(argv, prog, base: RunConfig, hyper) -> tuple[Any, list[str]]:
     shape = dataclasses.make_dataclass("Flags", fields, frozen=True)
     shape.__doc__ = f"Train one federated method and leave a run directory.\n\n{_EPILOGUE}"
     default = shape(**{name: value for name, _, value in fields})
+    return _read(lambda: tyro.cli(
+        shape, args=argv, prog=prog, default=default, return_unknown_args=True))  # fmt: skip
+
+
+def _read(parse: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """What tyro makes of the flags; its boxed error as one line."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(shape, args=argv, prog=prog, default=default, return_unknown_args=True)
+            return parse()
     except SystemExit as stop:
         if stop.code:
             raise UserError(_reason(said.getvalue())) from None
@@ -159,9 +225,9 @@ def _check_hyper(argv, method, hyper) -> None:
                 raise unknown(f"hyperparameter of {method}", name, hyper)
 
 
-def _unknown_flag(word: str, flags: Any) -> UserError:
+def _unknown_flag(word: str, groups: Iterable[Any]) -> UserError:
     names = []
-    for group in (flags.run, flags.session, getattr(flags, "hp", None)):
+    for group in groups:
         for field in dataclasses.fields(group) if group else ():
             value = getattr(group, field.name)
             inner = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()

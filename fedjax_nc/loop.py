@@ -19,14 +19,17 @@ import numpy as np
 
 from fedjax_nc import config, evaluate, report
 from fedjax_nc.data import federated
+from fedjax_nc.figures import bias
 from fedjax_nc.io import checkpoint, plots, records, rundir
 from fedjax_nc.job import Job, first_state, only, place
+from fedjax_nc.track import Track, make_track, record
 from fedjax_nc.train import local, schedule
 from fedjax_nc.train.round import RoundMetrics, make_round, make_rounds
 from fedjax_nc.train.traffic import traffic
 from fedjax_nc.types import Hyper, State, Weights
 
 AT_ONCE = 10  # rounds in one dispatch, at most
+NOTHING = Track()
 _SECONDS = 1.0  # that a dispatch should take at most: progress shows, and Ctrl-C is heard
 
 
@@ -67,6 +70,7 @@ class Pending(NamedTuple):
     lrs: list[float]  # one per round
     metrics: RoundMetrics  # a leading axis of rounds
     scores: dict[str, evaluate.Score] | None  # after the last of them
+    tracked: dict[str, Any] | None  # likewise
     compiled: bool  # something was compiled on the way, so their time is no round's
 
 
@@ -77,7 +81,9 @@ def make_hyper(job: Job, round_number: int) -> Hyper:
     return Hyper(jnp.asarray(lr, jnp.result_type(float)), weights)
 
 
-def run(job: Job, directories: list[Path], reporter: Reporter) -> list[dict[str, Any]]:
+def run(
+    job: Job, directories: list[Path], reporter: Reporter, track: Track = NOTHING
+) -> list[dict[str, Any]]:
     """Train every seed to its end, resuming where a stopped run left its last checkpoint.
 
     Seeds that stand at the same round are one program.
@@ -101,7 +107,7 @@ def run(job: Job, directories: list[Path], reporter: Reporter) -> list[dict[str,
             states = [begun[i][1] for i in numbers]
             state = states[0] if len(states) == 1 else checkpoint.stack(states)
             state = place(some, state, begun[0][2])
-            done = _run(some, [begun[i][0] for i in numbers], state, begun[0][2], reporter)
+            done = _run(some, [begun[i][0] for i in numbers], state, begun[0][2], reporter, track)
             summaries |= zip(numbers, done, strict=True)
     return [summaries[i] for i in range(len(directories))]
 
@@ -122,27 +128,32 @@ def _begin(job: Job, number: int, directory: Path, manager, reporter: Reporter):
 
 
 def _run(
-    job: Job, seeds: list[Seed], state: State, on_host: bool, reporter: Reporter
+    job: Job, seeds: list[Seed], state: State, on_host: bool, reporter: Reporter, track: Track
 ) -> list[dict[str, Any]]:
     """Train to the end and leave the last files; the summary of each seed."""
     reporter.start(tuple(seed.config.seed for seed in seeds))
-    state = _train(job, seeds, state, on_host, reporter)
+    state = _train(job, seeds, state, on_host, reporter, track)
     personal = _personal(job, state, reporter)
     calibrated = _calibrated(job, state)
     up, down = traffic(job.task, job.data.pool)
+    counts = np.asarray(job.data.class_counts)
+    counts = counts.reshape(-1, *counts.shape[-2:])  # of each seed, or everybody's
     summaries = []
-    for seed, own, after in zip(seeds, personal, calibrated, strict=True):
+    for number, (seed, own, after) in enumerate(zip(seeds, personal, calibrated, strict=True)):
         cfg = seed.config
         summary = report.summarise(cfg, seed.rows, (up, down), len(seeds)) | own | after
         title = f"{cfg.method} on {cfg.dataset} ({cfg.model}, seed {cfg.seed})"
         plots.curves(seed.directory / "curves.png", seed.rows, title)
+        bias.labels(counts[number % len(counts)], title).savefig(seed.directory / "labels.png")
         text = json.dumps(summary, indent=2) + "\n"
         rundir.write_atomically(seed.directory / "summary.json", text)
         summaries.append(summary)
     return summaries
 
 
-def _train(job: Job, seeds: list[Seed], state: State, on_host: bool, reporter: Reporter) -> State:
+def _train(
+    job: Job, seeds: list[Seed], state: State, on_host: bool, reporter: Reporter, track: Track
+) -> State:
     """All rounds that are left; returns the final state."""
     cfg, first = job.config, int(np.ravel(state.round)[0])
     apart = on_host or not job.executor.jit  # rounds are not one program
@@ -155,6 +166,7 @@ def _train(job: Job, seeds: list[Seed], state: State, on_host: bool, reporter: R
     evaluate_fn = evaluate.make_evaluate(
         job.task, job.executor, cfg.evaluation.batch_size, job.axes
     )
+    track_fn = make_track(job, track.names) if track.names else None
     averaged = cfg.rounds - cfg.evaluation.last
     hyper, managers = make_hyper(job, 0), [seed.manager for seed in seeds]
     clock, waiting, limit = time.perf_counter(), [], 1
@@ -183,9 +195,10 @@ def _train(job: Job, seeds: list[Seed], state: State, on_host: bool, reporter: R
     number, compiled = first, set()
     while number < cfg.rounds:
         done = number + 1
-        while done - number < limit and not (tests(done) or saves(done)):
+        while done - number < limit and not (tests(done) or saves(done) or track.due(done)):
             done += 1
-        new = ({"rounds", "tests"} if tests(done) else {"rounds"}) - compiled
+        new = {"rounds"} | ({"tests"} if tests(done) else set())
+        new = (new | ({"track"} if track.due(done) else set())) - compiled
         while new and waiting:  # what has run so far is not charged for compiling
             finish(waiting.pop(0))
         lrs = [schedule.learning_rate(cfg.local, n) for n in range(number, done)]
@@ -193,7 +206,8 @@ def _train(job: Job, seeds: list[Seed], state: State, on_host: bool, reporter: R
             padded = np.resize(lrs, AT_ONCE).astype(hyper.lr.dtype)
         state, metrics = rounds_fn(state, hyper._replace(lr=padded), len(lrs), next(examples))
         scores = evaluate_fn(_tested(job, state), feed.tests()) if tests(done) else None
-        waiting.append(Pending(number, lrs, metrics, scores, bool(new)))
+        tracked = track_fn(state, make_hyper(job, done)) if track_fn and track.due(done) else None
+        waiting.append(Pending(number, lrs, metrics, scores, tracked, bool(new)))
         compiled |= new
         # a round that waits would hold on to its examples
         while len(waiting) > (0 if saves(done) or new or streamed else 1):
@@ -229,7 +243,7 @@ def _one_by_one(round_fn):
 def _rows(done: Pending, seeds: list[Seed]) -> list[list[dict[str, Any]]]:
     """Records of finished rounds, for each a row per seed."""
     several = len(seeds) > 1
-    metrics, scores = jax.device_get((done.metrics, done.scores))
+    metrics, scores, tracked = jax.device_get((done.metrics, done.scores, done.tracked))
     result = []
     for r, lr in enumerate(done.lrs):
         rows = []
@@ -239,9 +253,10 @@ def _rows(done: Pending, seeds: list[Seed]) -> list[list[dict[str, Any]]]:
             last_good = int(seed.manager.latest_step() or 0)
             rows.append(report.row(done.first + r + 1, lr, own, where, last_good))
         result.append(rows)
-    if scores is not None:
-        for s, row in enumerate(result[-1]):
-            row |= report.tested(jax.tree.map(lambda x, s=s: x[s], scores) if several else scores)
+    for s, row in enumerate(result[-1]):
+        own = [jax.tree.map(lambda x, s=s: x[s], found) if several and found else found
+               for found in (scores, tracked)]  # fmt: skip
+        row |= (report.tested(own[0]) if own[0] else {}) | (record(own[1]) if own[1] else {})
     return result
 
 

@@ -47,9 +47,7 @@ def restore(manager: ocp.CheckpointManager, template: State) -> tuple[State | No
     found = None
     for step in sorted(manager.all_steps(), reverse=True):
         try:
-            with _without_late_readers():
-                args = ocp.args.StandardRestore(_to_host(template))
-                found = _from_host(manager.restore(step, args=args), template)
+            found = _read(manager, step, template)
         except Exception as error:  # Orbax raises many kinds for a damaged file
             bad.append(step)
             reason = str(error).strip().splitlines()
@@ -68,6 +66,42 @@ def restore(manager: ocp.CheckpointManager, template: State) -> tuple[State | No
     for step in bad:
         manager.delete(step)
     return found, warnings
+
+
+def last(directory: Path) -> int:
+    """The newest round of which there is a checkpoint."""
+    steps = _steps(directory)
+    if not steps:
+        raise UserError(f"{directory} holds no checkpoint yet: let the run reach one")
+    return steps[-1]
+
+
+def load(directory: Path, template: State, step: int) -> State:
+    """The state after a round; nothing is written, whatever is wrong."""
+    steps = _steps(directory)
+    if step not in steps:
+        known = ", ".join(map(str, steps)) or "none"
+        raise UserError(f"{directory} has no checkpoint of round {step}: choose --round of {known}")
+    with ocp.CheckpointManager(directory.absolute()) as manager:
+        try:
+            return _read(manager, step, template)
+        except Exception as error:  # Orbax raises many kinds for a damaged file
+            others = ", ".join(str(s) for s in steps if s != step) or "none"
+            raise UserError(
+                f"checkpoint of round {step} in {directory} cannot be read "
+                f"({type(error).__name__}): choose another with --round, of {others}"
+            ) from error
+
+
+def _steps(directory: Path) -> list[int]:
+    """Rounds of which there is a finished checkpoint."""
+    return sorted(int(p.name) for p in directory.glob("*") if p.name.isdigit())
+
+
+def _read(manager: ocp.CheckpointManager, step: int, template: State) -> State:
+    with _without_late_readers():
+        args = ocp.args.StandardRestore(_to_host(template))
+        return _from_host(manager.restore(step, args=args), template)
 
 
 @contextlib.contextmanager

@@ -58,6 +58,21 @@ def describe(
     write_atomically(directory / "environment.json", json.dumps(environment(), indent=2) + "\n")
 
 
+def read(directory: Path) -> config.RunConfig:
+    """The configuration of a run that is there."""
+    if not (directory / "config.yaml").is_file():
+        near = sorted(directory.glob("**/config.yaml"))[:1] if directory.is_dir() else []
+        hint = f"did you mean {near[0].parent}?" if near else "give one that run.py has left"
+        raise UserError(f"{directory} is not a run directory, it has no config.yaml: {hint}")
+    content = _read_config(directory)
+    if not isinstance(content, dict):
+        raise UserError(f"{directory / 'config.yaml'} cannot be read: run the command again")
+    try:
+        return config.from_dict(content)
+    except UserError as error:
+        raise UserError(f"{directory / 'config.yaml'}: {error}") from error
+
+
 def _read_config(directory: Path) -> Any:
     try:
         return yaml.safe_load((directory / "config.yaml").read_text())

@@ -20,7 +20,7 @@ class ClassSums(NamedTuple):
     @property
     def mean(self) -> Float[Array, "c k"]:
         """Mean of each class, zero where there is none."""
-        return self.total / jnp.maximum(self.count, 1.0)[:, None]
+        return self.total / jnp.maximum(self.count, 1.0)[..., None]
 
 
 def class_sums(

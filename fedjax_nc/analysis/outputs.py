@@ -1,0 +1,127 @@
+"""What networks say of fixed examples: of one model, or of several clients' models."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from fedjax_nc.data.federated import FederatedData, Pool
+from fedjax_nc.train import local
+from fedjax_nc.train.executors import Executor
+from fedjax_nc.train.round import Task, make_rows, make_view, sent
+from fedjax_nc.types import Hyper, State, Table, Weights
+
+
+class Batches(NamedTuple):
+    """Example numbers in batches of one size; the last is filled up with masked ones."""
+
+    numbers: Int[Array, "n b"]
+    mask: Bool[Array, "n b"]
+
+
+class Seen(NamedTuple):
+    """Outputs on the examples, one row each; of several models with a leading axis."""
+
+    features: Float[Array, "*k n d"]
+    projected: Float[Array, "*k n p"]
+    logits: Float[Array, "*k n c"]
+    y: Int[Array, "*k n"]
+    mask: Bool[Array, "*k n"]
+
+
+def in_batches(numbers: np.ndarray, batch_size: int) -> Batches:
+    """These examples in order."""
+    count = -(-len(numbers) // batch_size)
+    padded = np.pad(numbers, (0, count * batch_size - len(numbers)), mode="edge")
+    mask = np.arange(len(padded)) < len(numbers)
+    shape = (count, batch_size)
+    return Batches(jnp.asarray(padded.reshape(shape), jnp.int32), jnp.asarray(mask.reshape(shape)))
+
+
+def make_outputs(task: Task, executor: Executor) -> Callable[[Weights, Pool, Batches], Seen]:
+    """Of one model; devices share the batches."""
+
+    def run(weights: Weights, pool: Pool, batches: Batches) -> Seen:
+        def one(broadcast, batch):
+            return _outputs(task.trainer, *broadcast, Batches(*batch)), {}
+
+        steps = jnp.ones(len(batches.mask), int)
+        seen, _ = executor.run(one, (weights, pool), tuple(batches), steps)
+        return _joined(seen, 0)
+
+    return run
+
+
+def make_outputs_of_clients(
+    task: Task, executor: Executor
+) -> Callable[[Weights, Pool, Batches], Seen]:
+    """Of several clients' models, all on the same examples; devices share the models."""
+
+    def run(models: Weights, pool: Pool, batches: Batches) -> Seen:
+        def one(broadcast, weights):
+            pool, batches = broadcast
+            batch = lambda b: _outputs(task.trainer, weights, pool, Batches(*b))  # noqa: E731
+            return lax.map(batch, tuple(batches)), {}
+
+        count = len(jax.tree.leaves(models)[0])
+        seen, _ = executor.run(one, (pool, tuple(batches)), models, jnp.ones(count, int))
+        return _joined(seen, 1)
+
+    return run
+
+
+def make_local_models(task: Task, executor: Executor) -> Callable[..., Weights]:
+    """The models these clients would upload in the coming round, stacked.
+
+    The same local loop, keys and data as the round's; nothing is kept or sent. A function of
+    (state, ids, their rows of the client state, hyper, data).
+    """
+
+    def one(broadcast, row):
+        received, shared, hyper, pool = broadcast
+        view = make_view(task, received, shared, row["kept"], row, hyper.lr)
+        me = local.Client(pool, row["index"], view, row["key"])
+        opts = row["kept"].get("optimizer")
+        return local.run_phases(task.trainer, task.method.phases, hyper, me, opts).weights, {}
+
+    def run(state: State, ids: jax.Array, kept: Any, hyper: Hyper, data: FederatedData) -> Weights:
+        key = jax.random.fold_in(jax.random.fold_in(state.key, state.round), 1)
+        rows = make_rows(task, key, ids, data) | {"kept": kept}
+        broadcast = (state.weights, sent(task.method, state.shared), hyper, data.pool)
+        return executor.run(one, broadcast, rows, rows["steps"])[0]
+
+    return run
+
+
+def make_sums_of_clients(
+    task: Task, executor: Executor, batch_size: int, fn: Callable[..., Any]
+) -> Callable[[Weights, Pool, Table], Any]:
+    """Sums of fn(outputs, batch) over each client's own examples under its own model."""
+
+    def run(models: Weights, pool: Pool, table: Table) -> Any:
+        def one(pool, row):
+            return local.sum_over(task.trainer, batch_size, *row[:1], pool, Table(*row[1]), fn), {}
+
+        steps = -(-table.size // batch_size)
+        return executor.run(one, pool, (models, tuple(table)), steps)[0]
+
+    return run
+
+
+def _outputs(trainer: local.Trainer, weights: Weights, pool: Pool, batches: Batches) -> Seen:
+    batch = trainer.batches(pool, batches.numbers, batches.mask, None)
+    out, _ = trainer.model.apply(weights, batch.x, train=False, mask=batch.mask)
+    return Seen(out.features, out.projected, out.logits, batch.y, batch.mask)
+
+
+def _joined(seen: Seen, axis: int) -> Seen:
+    """Batches one after another."""
+
+    def one(x):
+        return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+
+    return jax.tree.map(one, seen)

@@ -1,0 +1,58 @@
+"""The examples an analysis looks at: always the same ones of a run, as many of every class."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_nc import tree
+from fedjax_nc.analysis import outputs
+from fedjax_nc.data import federated, stream
+from fedjax_nc.job import Job
+from fedjax_nc.types import Table
+
+BATCH = 100  # examples of a forward pass, and of a Hessian product
+
+
+class Probe(NamedTuple):
+    """Official test examples and clients' training examples, on the devices."""
+
+    pool: federated.Pool
+    test: outputs.Batches
+    train: outputs.Batches
+
+
+def choose(job: Job, examples: int, few: int = BATCH) -> Probe:
+    """So many test examples and so few training examples, or all there are."""
+    y = np.asarray(job.data.pool.y if job.host is None else job.host.y)
+    kinds = [np.unique(np.concatenate(_rows(table))) for table in (job.data.test, job.data.train)]
+    test, train = (some[federated.limit_examples(y[some], most)]
+                   for some, most in zip(kinds, (examples, few), strict=True))  # fmt: skip
+    ends = len(test), len(test) + len(train)
+    batches = (outputs.in_batches(np.arange(*span), BATCH) for span in ((0, ends[0]), ends))
+    return job.executor.place(Probe(_pool(job, np.concatenate([test, train])), *batches))
+
+
+def spread(job: Job, clients: int) -> np.ndarray:
+    """So many clients with data, from the largest to the smallest; 0 is all of them."""
+    sizes = np.asarray(job.data.train.size)
+    order = np.argsort(-sizes, kind="stable")[: int(np.sum(sizes > 0))]
+    wanted = min(clients or len(order), len(order))
+    return np.sort(order[np.linspace(0, len(order) - 1, wanted).round().astype(int)])
+
+
+def _rows(table: Table) -> list[np.ndarray]:
+    """Of every client, and of every seed if there are several."""
+    index, sizes = np.asarray(table.index), np.asarray(table.size)
+    rows = zip(index.reshape(-1, index.shape[-1]), sizes.ravel(), strict=True)
+    return [row[:size] for row, size in rows]
+
+
+def _pool(job: Job, numbers: np.ndarray) -> federated.Pool:
+    """These examples in this order, wherever they are now."""
+    if job.host is None:
+        return federated.Pool(*tree.take(tuple(job.data.pool), numbers))
+    table = stream.Rows(numbers[None], np.array([len(numbers)]))
+    x, y, (table,) = stream.gather(job.host, len(np.unique(numbers)), [table])
+    order = table.index[0]
+    return federated.Pool(jnp.asarray(x[order]), jnp.asarray(y[order]))

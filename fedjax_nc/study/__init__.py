@@ -1,0 +1,1 @@
+"""From a run directory to numbers, figures and a report that explain it."""

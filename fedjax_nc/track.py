@@ -1,0 +1,112 @@
+"""Cheap analyses of the global model while it trains, recorded beside its accuracy."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from fedjax_nc import probe
+from fedjax_nc.analysis import measures, outputs
+from fedjax_nc.job import Job
+from fedjax_nc.types import Hyper, State
+
+EXAMPLES, CLIENTS = 1000, 5  # test examples, and clients whose local models are made
+
+
+class Track(NamedTuple):
+    """What is recorded, and every how many rounds."""
+
+    names: tuple[str, ...] = ()
+    every: int = 10
+
+    def due(self, rounds: int) -> bool:
+        """Whether it is recorded after so many."""
+        return bool(self.names) and rounds % self.every == 0
+
+
+def make_track(job: Job, names: tuple[str, ...]) -> Callable[[State, Hyper], dict[str, Any]]:
+    """A function of (state, the coming round's hyper) to arrays, on the devices.
+
+    Of several seeds the arrays have a leading axis.
+    """
+    task, executor, seeds = job.task, job.executor, job.axes
+    looked, clients = probe.choose(job, EXAMPLES), job.config.federation.clients
+    # by number, not by size: a seed's records do not depend on those it runs beside
+    ids = np.unique(np.linspace(0, clients - 1, CLIENTS).round().astype(int))
+    outputs_fn = outputs.make_outputs(task, executor)
+    models_fn = outputs.make_local_models(task, executor)
+    clients_fn = outputs.make_outputs_of_clients(task, executor)
+    axis = 0 if seeds is None else 1
+
+    def seen_by(weights, state, kept, hyper, data, pool, batches):
+        seen = outputs_fn(weights, pool, batches)
+        if "alignment" not in names:
+            return seen, None
+        models = models_fn(state, jnp.asarray(ids), kept, hyper, data)
+        vectors = jnp.swapaxes(models.params["head"]["kernel"], -1, -2)
+        return seen, (clients_fn(models, pool, batches), vectors, data.class_counts[ids] > 0)
+
+    def numbers(seen, vectors, clients):
+        found: dict[str, Any] = {}
+        if "collapse" in names:
+            found["collapse"] = measures.collapse_of(seen, vectors)["projected"]
+        if "spectrum" in names:
+            found["spectrum"] = measures.spectrum_of(seen)
+        if "alignment" in names:
+            local, own, observed = clients
+            found["alignment"] = measures.alignment_of(local, seen, own, observed)
+        return found
+
+    def run(weights, state, kept, hyper, data, looked):
+        args = (weights, state, kept, hyper, data, looked.pool, looked.test)
+        vectors = jnp.swapaxes(weights.params["head"]["kernel"], -1, -2)
+        if seeds is None:
+            seen, clients = seen_by(*args)
+            return numbers(seen, vectors, clients)
+        seen, clients = jax.vmap(seen_by, (0, 0, 0, None, seeds, None, None))(*args)
+        # one seed after another: jaxlib 0.10.2 may wait for ever on a batch of LAPACK calls
+        return lax.map(lambda one: numbers(*one), (seen, vectors, clients))
+
+    run = jax.jit(run) if executor.jit else run
+
+    def track(state: State, hyper: Hyper) -> dict[str, Any]:
+        weights = task.method.tested(state.weights, state.shared)
+        kept = jax.tree.map(lambda x: x.take(ids, axis=axis), dict(state.clients))
+        light = State(state.round, state.key, state.weights, state.shared, {})
+        data = next(iter(job.feed.clients([ids])))
+        return run(weights, light, executor.place(kept), hyper, data, looked)
+
+    return track
+
+
+def record(found: dict[str, Any]) -> dict[str, dict[str, float | None]]:
+    """The numbers by the names of records, those of clients averaged."""
+    rows: dict[str, dict[str, float | None]] = {}
+    if "collapse" in found:
+        rows["collapse"] = {k: plain(v) for k, v in found["collapse"]._asdict().items()}
+    if "spectrum" in found:
+        rows["spectrum"] = {
+            f"{space}_{name}": plain(getattr(numbers, name))
+            for space, numbers in found["spectrum"].items()
+            for name in ("effective_rank", "effective_rank_correlation")
+        }
+    if "alignment" in found:
+        numbers = found["alignment"]
+        counted = np.asarray(numbers.count) > 0
+        counted &= counted[:, :1]  # a client without data has no classes, and stays as it is
+        rows["alignment"] = {
+            f"{which}_{name}": plain(np.mean(np.asarray(value)[counted[:, i], i]))
+            if counted[:, i].any() else None
+            for i, which in enumerate(("observed", "unobserved"))
+            for name, value in numbers._asdict().items() if name != "count"
+        }  # fmt: skip
+    return rows
+
+
+def plain(value: Any) -> float | None:
+    """A number for a record; what does not exist is None."""
+    number = float(value)
+    return number if np.isfinite(number) else None
