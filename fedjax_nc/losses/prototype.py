@@ -14,11 +14,11 @@ from fedjax_nc.losses.classification import cross_entropy
 class ClassSums(NamedTuple):
     """Sums over the examples of each class; sums of sums are sums, so clients just add up."""
 
-    total: Float[Array, "c k"]
-    count: Float[Array, " c"]
+    total: Float[Array, "*n c k"]
+    count: Float[Array, "*n c"]
 
     @property
-    def mean(self) -> Float[Array, "c k"]:
+    def mean(self) -> Float[Array, "*n c k"]:
         """Mean of each class, zero where there is none."""
         return self.total / jnp.maximum(self.count, 1.0)[..., None]
 

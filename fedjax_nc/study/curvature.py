@@ -121,7 +121,7 @@ def check(run: Subject) -> dict[str, str]:
         model, lambda pool, numbers, mask, _: Batch(pool.x[numbers], pool.y[numbers], mask),
         run.job.executor, BATCH, ("body", "head"),
     )  # fmt: skip
-    pool = Pool(jnp.asarray(x), jnp.asarray(run.seen.y[run.seen.mask]))
+    pool = Pool(jnp.asarray(x), run.seen.y[run.seen.mask])
     small = make(model.init(key), pool, np.arange(len(x)))
     matrix = products.dense(small)
     exact = np.linalg.eigvalsh((matrix + matrix.T) / 2)

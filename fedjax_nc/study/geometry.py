@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedjax_nc import linalg, losses
@@ -64,7 +65,7 @@ def relations(run: Subject, progress: Progress) -> dict[str, Any]:
     # the mean over clients weighs every class by its examples (FedDW, eq. 7)
     sums = jax.tree.map(lambda x: x.sum(0), run.own.soft_labels)
     seen = sums.count > 0
-    soft, related = np.asarray(sums.mean), losses.class_relations(vectors)
+    soft, related = sums.mean, losses.class_relations(vectors)
     distance = analysis_relations.relation_distance(soft, related, seen)
     local = class_vectors(run.local_models)
     correlation = analysis_relations.norm_share_correlation(local, run.counts)
@@ -72,7 +73,7 @@ def relations(run: Subject, progress: Progress) -> dict[str, Any]:
     return {
         "names": [str(c) for c in range(len(vectors))],
         "class_relations": related,
-        "soft_labels": np.where(seen[:, None], soft, np.nan),
+        "soft_labels": jnp.where(seen[:, None], soft, jnp.nan),
         "distance": {"frobenius": distance.frobenius, "feddw": distance.consistency},
         "norms": jax.vmap(analysis_relations.relative_norms)(local),
         "shares": run.counts / run.counts.sum(1, keepdims=True),
@@ -87,7 +88,7 @@ def bias(run: Subject, progress: Progress) -> dict[str, Any]:
     if len(run.ids) < 2:
         raise UserError("bias compares clients with data, and there is only one: leave it out")
     local = class_vectors(run.local_models)
-    classifiers = analysis_bias.pairwise_cosines(local, np.ones(local.shape[:2], bool))
+    classifiers = analysis_bias.pairwise_cosines(local, jnp.ones(local.shape[:2], bool))
     own = run.own.features
     prototypes = analysis_bias.pairwise_cosines(own.mean, own.count > 0)
     return {
@@ -105,12 +106,12 @@ def tracked(run: Subject, name: str) -> list[dict[str, Any]]:
     return [{"round": r["round"]} | r[name] for r in rows if name in r and r["round"] <= last]
 
 
-def _tsne(run: Subject, vectors: np.ndarray) -> dict[str, Any]:
+def _tsne(run: Subject, vectors: jax.Array) -> dict[str, Any]:
     """Unit features and unit class vectors in one picture (FedDW, figure 5)."""
     from sklearn.manifold import TSNE
 
     count = min(SHOWN, int(run.seen.mask.sum()))
-    points = np.concatenate([run.seen.projected[:count], vectors])
+    points = jnp.concatenate([run.seen.projected[:count], vectors])
     points = np.asarray(linalg.normalise(points))
     perplexity = min(30.0, (len(points) - 1) / 3)
     places = TSNE(random_state=run.options.seed, perplexity=perplexity, init="pca").fit_transform(

@@ -79,7 +79,7 @@ class Subject:
     def seen(self) -> outputs.Seen:
         """The global model on the test examples."""
         fn = outputs.make_outputs(self.job.task, self.job.executor)
-        return _on_host(jax.jit(fn)(self.weights, self.probe.pool, self.probe.test))
+        return _alone(jax.jit(fn)(self.weights, self.probe.pool, self.probe.test))
 
     @cached_property
     def ids(self) -> np.ndarray:
@@ -106,7 +106,7 @@ class Subject:
     def local_seen(self) -> outputs.Seen:
         """These clients' models on the test examples."""
         fn = outputs.make_outputs_of_clients(self.job.task, self.job.executor)
-        return _on_host(jax.jit(fn)(self.local_models, self.probe.pool, self.probe.test))
+        return _alone(jax.jit(fn)(self.local_models, self.probe.pool, self.probe.test))
 
     @cached_property
     def own(self) -> Own:
@@ -120,12 +120,12 @@ class Subject:
 
         fn = outputs.make_sums_of_clients(self.job.task, self.job.executor, probe.BATCH, sums)
         table = Table(*tree.take(self.data.train, self.ids))
-        return _on_host(jax.jit(fn)(self.local_models, self.data.pool, table))
+        return _alone(jax.jit(fn)(self.local_models, self.data.pool, table))
 
     @cached_property
-    def counts(self) -> np.ndarray:
+    def counts(self) -> jax.Array:
         """Training examples of every class that these clients have."""
-        return np.asarray(self.job.data.class_counts)[self.ids]
+        return _alone(self.job.data.class_counts)[self.ids]
 
 
 def load(directory: Path, options: Options, data_dir: str | None = None) -> Subject:
@@ -149,11 +149,11 @@ def load(directory: Path, options: Options, data_dir: str | None = None) -> Subj
     return found
 
 
-def class_vectors(weights: Weights) -> np.ndarray:
+def class_vectors(weights: Weights) -> jax.Array:
     """Rows of the head, [c d]; of several models with a leading axis."""
-    return np.swapaxes(np.asarray(weights.params["head"]["kernel"]), -1, -2)
+    return jnp.swapaxes(_alone(weights.params["head"]["kernel"]), -1, -2)
 
 
-def _on_host(arrays: Any) -> Any:
-    """Off the devices, so that what follows is computed once and not on each."""
-    return jax.tree.map(np.asarray, arrays)
+def _alone(arrays: Any) -> Any:
+    """On the first device, so that what follows is computed once and not on each."""
+    return jax.device_put(arrays, jax.devices()[0])

@@ -1,0 +1,215 @@
+"""The analysis of runs as a command: its files, its refusals, and that its numbers are the run's."""
+
+import json
+import shutil
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from runs import DATA, FEW, PLAIN, directory_of, files_of, train
+
+from fedjax_nc import cli
+from fedjax_nc.study import analyse as studies
+from fedjax_nc.study.options import STUDIES, Options
+
+TRACKED = ("collapse", "spectrum", "alignment")
+COMMAND = ["--method=fedetf", *DATA, *FEW, *PLAIN, "--rounds=4", "--evaluation.every=2",
+           "--execution.checkpoint_every=2"]  # fmt: skip
+SMALL = ["--examples=60", "--few=20", "--clients=3", "--products=4", "--eigenvalues=2",
+         "--probes=3", "--grid=3"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory):
+    """A finished run that was tracked; tests that change files take a copy."""
+    out = tmp_path_factory.mktemp("tracked")
+    return train(out, [*COMMAND, f"--track={','.join(TRACKED)}", "--track_every=2"])
+
+
+@pytest.fixture
+def run(tracked, tmp_path):
+    return shutil.copytree(tracked, tmp_path / "run")
+
+
+def numbers_of(directory, study):
+    return json.loads((directory / "analysis" / f"{study}.json").read_text())["numbers"]
+
+
+def rows_of(directory):
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_tracks_when_it_is_due(tracked):
+    rows = rows_of(tracked)
+    assert [r["round"] for r in rows if "collapse" in r] == [2, 4]
+    for row in (rows[1], rows[3]):
+        assert set(TRACKED) < set(row)
+        values = [v for name in TRACKED for v in row[name].values()]
+        assert all(v is not None and np.isfinite(v) for v in values)
+        assert {"observed_gap", "unobserved_angle"} < set(row["alignment"])
+    assert (tracked / "labels.png").stat().st_size > 5000
+
+
+def test_tracking_changes_no_number(tracked, tmp_path):
+    plain = train(tmp_path, COMMAND)
+    assert plain.parent.name == tracked.parent.name  # nor what the run is called
+    for row, other in zip(rows_of(plain), rows_of(tracked), strict=True):
+        assert row["loss"] == other["loss"]
+        assert row.get("global_accuracy") == other.get("global_accuracy")
+
+
+def test_study_of_the_last_round_is_what_was_tracked(run):
+    """All 360 test examples, and the clients tracking looks at are all there are."""
+    assert cli.analyse([str(run), "--only=collapse,spectrum,alignment", "--clients=0"]) == 0
+    last = rows_of(run)[-1]
+    found = {name: numbers_of(run, name) for name in TRACKED}
+    for name, value in last["collapse"].items():
+        assert found["collapse"]["projected"][name] == pytest.approx(value, rel=1e-3, abs=1e-5)
+    for space in ("features", "projected"):
+        value = last["spectrum"][f"{space}_effective_rank"]
+        assert found["spectrum"][space]["effective_rank"] == pytest.approx(value, rel=1e-3)
+    for which in ("observed", "unobserved"):
+        for name, values in found["alignment"][which].items():
+            mean = np.mean([v for v in values if v is not None])
+            assert mean == pytest.approx(last["alignment"][f"{which}_{name}"], rel=1e-3, abs=1e-5)
+    assert [row["round"] for row in found["collapse"]["tracked"]] == [2, 4]
+
+
+class Page(HTMLParser):
+    """Headings, and whatever a browser would fetch."""
+
+    def __init__(self):
+        super().__init__()
+        self.outside, self.images = [], 0
+
+    def handle_starttag(self, tag, attrs):
+        for name, value in attrs:
+            inside = (value or "").startswith(("data:", "#"))
+            self.outside += [value] if name in ("src", "href") and not inside else []
+        self.images += tag == "img"
+
+
+@pytest.mark.slow
+def test_command_leaves_numbers_figures_and_a_page(run, tmp_path, capfd):
+    other = train(tmp_path / "out", ["--method=fedavg", *COMMAND[1:]])
+    argv = [str(run), str(other), *SMALL, f"--to={tmp_path / 'both'}"]
+    assert cli.analyse(argv) == 0
+    printed = capfd.readouterr()
+    assert "largest eigenvalue, Lanczos" in printed.out and "report: " in printed.err
+    for directory in (run, other):
+        for study in STUDIES:
+            assert "skipped" not in numbers_of(directory, study), study
+    for folder in (run / "analysis", other / "analysis", tmp_path / "both"):
+        page = (folder / "report.html").read_text()
+        assert len(page) < 2e6
+        read = Page()
+        read.feed(page)
+        assert not read.outside and read.images > 10
+        pictures = list(folder.glob("*.png"))
+        assert len(pictures) > 10 and all(p.with_suffix(".svg").exists() for p in pictures)
+    hessian = numbers_of(run, "hessian")
+    assert hessian["eigenvalues"][0] >= hessian["eigenvalues"][1] > 0
+    assert hessian["trace"]["sem"] > 0 and len(hessian["clients"]["ids"]) == 3
+    planes = numbers_of(run, "landscape")["planes"]
+    assert set(planes) == {"eigenvectors", "random", "clients"}
+    for plane in planes.values():
+        here = plane["models"][0]
+        assert (here["x"], here["y"]) == pytest.approx((0, 0), abs=1e-6)
+        assert plane["loss"][1][1] == pytest.approx(here["loss"], rel=1e-5)
+    # again: nothing is computed
+    kept = {p: v for p, v in files_of(run).items() if p.suffix == ".json"}
+    assert cli.analyse(argv) == 0
+    assert {p: v for p, v in files_of(run).items() if p.suffix == ".json"} == kept
+    # another number of probes is another Hessian, and the same of everything else
+    assert cli.analyse([str(run), *SMALL[:-2], "--probes=4", SMALL[-1]]) == 0
+    changed = {p.name for p, v in files_of(run).items() if p in kept and v != kept[p]}
+    assert changed == {"hessian.json"}
+
+
+@pytest.mark.slow
+def test_check_compares_with_the_dense_hessian(run, capfd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert cli.analyse([str(run), "--check", "--examples=60", "--probes=10"]) == 0
+    text = " ".join(capfd.readouterr().out.split())
+    assert "dense" in text and "by Lanczos" in text
+    difference = float(text.split("relative difference ")[1].split(")")[0])
+    assert difference < 1e-4
+    assert not (run / "analysis").exists()
+
+
+@pytest.fixture
+def refused(capfd):
+    """Analyse what must be refused; its only line, without `error: `."""
+
+    def analyse(*argv):
+        assert cli.analyse([str(a) for a in argv]) == 2
+        printed = capfd.readouterr()
+        lines = [line for line in printed.err.splitlines() if line.startswith("error: ")]
+        assert len(lines) == 1 and printed.out == "" and "Traceback" not in printed.err
+        return lines[0].removeprefix("error: ")
+
+    return analyse
+
+
+def test_bad_directories_are_one_line(run, refused, tmp_path):
+    assert "no run directory was given" in refused()
+    assert "is not a run directory, it has no config.yaml" in refused(tmp_path / "nowhere")
+    assert f"did you mean {run}?" in refused(run.parent)
+    assert "given twice" in refused(run, run)
+    assert "choose --round of 2, 4" in refused(run, "--round=3", "--only=cost")
+    shutil.rmtree(run / "ckpt" / "4")
+    (run / "ckpt" / "4").mkdir()
+    assert "round 4 in" in refused(run, "--only=cost")
+    shutil.rmtree(run / "ckpt")
+    assert "holds no checkpoint yet" in refused(run)
+    (run / "config.yaml").write_text("method: [")
+    assert "config.yaml cannot be read" in refused(run)
+    (run / "config.yaml").write_text("method: fedavg\nmetod: fedavg\n")
+    assert "a setting that this version does not know: metod" in refused(run)
+
+
+def test_bad_flags_are_one_line(run, refused):
+    assert "did you mean 'hessian'?" in refused(run, "--only=hesian")
+    assert "did you mean --probes?" in refused(run, "--probe=3")
+    assert "give at least 3" in refused(run, "--grid=2")
+    assert "need at least as many" in refused(run, "--products=3")
+    assert "name each once" in refused(run, "--only=cost,cost")
+    assert "above zero" in refused(run, "--radius=0")
+    assert "accuracies between 0 and 1" in refused(run, "--targets", "50")
+    assert not (run / "analysis").exists()
+
+
+@pytest.mark.parametrize(
+    "method, study, reason",
+    [("local", "collapse", "shares no parameters"),
+     ("fedper", "relations", "keeps each client's head at home")],
+)  # fmt: skip
+def test_a_method_without_the_part_is_one_line(tmp_path, refused, method, study, reason, capfd):
+    there = train(tmp_path, [f"--method={method}", *COMMAND[1:]])
+    capfd.readouterr()
+    assert reason in refused(there, f"--only={study}", *SMALL)
+
+
+def test_targets_and_labels(run, tmp_path):
+    assert cli.analyse([str(run), "--only=cost", "--targets", "0.01", "1.0"]) == 0
+    first, never = numbers_of(run, "cost")["targets"]
+    found = numbers_of(run, "cost")
+    assert first["round"] == 2 and never["round"] is None and never["bytes"] is None
+    moved = (found["bytes_up"] + found["bytes_down"]) * found["participants"]
+    assert first["bytes"] == 2 * moved
+    copy = shutil.copytree(run, tmp_path / "copy")
+    assert list(studies.labels([run])) == ["fedetf"]
+    assert list(studies.labels([run, copy])) == [str(run), str(copy)]
+    (copy / "config.yaml").write_text((copy / "config.yaml").read_text().replace(
+        "\nseed: 0", "\nseed: 7"))  # fmt: skip
+    assert list(studies.labels([run, copy])) == ["fedetf, seed 0", "fedetf, seed 7"]
+
+
+def test_plain_numbers():
+    value = {"a": np.array([1.0, np.nan]), "b": (np.int32(3), None, "x"), "c": np.float32(1 / 3)}
+    assert studies.plain(value) == {"a": [1.0, None], "b": [3, None, "x"], "c": 0.3333333}
+
+
+def test_every_option_is_used():
+    used = {name for way in studies.WAYS.values() for name in way.uses}
+    assert used == set(vars(Options())) - {"only", "round"}
