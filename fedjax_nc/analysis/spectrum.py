@@ -21,8 +21,8 @@ class Spectrum(NamedTuple):
 
 def spectrum(features: Float[Array, "n d"], mask: Bool[Array, " n"]) -> Spectrum:
     """Singular values and effective ranks of one model's features."""
-    singular = singular_values(covariance(features, mask))
-    of_correlation = singular_values(correlation(features, mask))
+    singular = eigenvalues(covariance(features, mask))
+    of_correlation = eigenvalues(correlation(features, mask))
     return Spectrum(singular, effective_rank(singular), effective_rank(of_correlation))
 
 
@@ -46,14 +46,19 @@ def effective_rank(singular: Float[Array, " r"]) -> Float[Array, ""]:
     """exp(-sum_i p_i log p_i), p_i = s_i / sum_j s_j (FedBlade, definition 2); 0 if all are 0."""
     chex.assert_rank(singular, 1)
     total = jnp.sum(singular)
-    shares = singular / jnp.where(total > 0, total, 1.0)
-    return jnp.where(total > 0, jnp.exp(jnp.sum(entr(shares))), 0.0)
+    return jnp.where(total > 0, jnp.exp(jnp.sum(entr(singular / total))), 0.0)
 
 
 def _singular_values(matrix: Float[Array, "m n"]) -> Float[Array, " r"]:
-    """Singular values, descending."""
+    """Singular values of any matrix, descending."""
     return jnp.linalg.svd(matrix, compute_uv=False)
+
+
+def _eigenvalues(matrix: Float[Array, "d d"]) -> Float[Array, " d"]:
+    """The same of a positive semi-definite matrix, in a fifth of the time at d = 1280."""
+    return jnp.maximum(jnp.linalg.eigvalsh(matrix)[::-1], 0.0)
 
 
 # no batch of LAPACK calls, see `linalg`
 singular_values = jax.custom_batching.sequential_vmap(_singular_values)
+eigenvalues = jax.custom_batching.sequential_vmap(_eigenvalues)
