@@ -21,8 +21,8 @@ class Spectrum(NamedTuple):
 
 def spectrum(features: Float[Array, "n d"], mask: Bool[Array, " n"]) -> Spectrum:
     """Singular values and effective ranks of one model's features."""
-    singular = eigenvalues(covariance(features, mask))
-    of_correlation = eigenvalues(correlation(features, mask))
+    singular = singular_values(covariance(features, mask))
+    of_correlation = singular_values(correlation(features, mask))
     return Spectrum(singular, effective_rank(singular), effective_rank(of_correlation))
 
 
@@ -50,15 +50,9 @@ def effective_rank(singular: Float[Array, " r"]) -> Float[Array, ""]:
 
 
 def _singular_values(matrix: Float[Array, "m n"]) -> Float[Array, " r"]:
-    """Singular values of any matrix, descending."""
+    """Singular values, descending."""
     return jnp.linalg.svd(matrix, compute_uv=False)
-
-
-def _eigenvalues(matrix: Float[Array, "d d"]) -> Float[Array, " d"]:
-    """The same of a positive semi-definite matrix, in a fifth of the time at d = 1280."""
-    return jnp.maximum(jnp.linalg.eigvalsh(matrix)[::-1], 0.0)
 
 
 # no batch of LAPACK calls, see `linalg`
 singular_values = jax.custom_batching.sequential_vmap(_singular_values)
-eigenvalues = jax.custom_batching.sequential_vmap(_eigenvalues)
