@@ -164,6 +164,16 @@ def test_far_from_the_origin_in_single_precision():
     same(far, base, rtol=1e-3, but=["nc_error"])
 
 
+def test_means_on_a_line_in_single_precision():
+    """As above for means of less rank than their number allows."""
+    line, across = np.array([0.3, 0.7, -0.2]), np.array([0.4, 0.2, 0.85])
+    x = np.array([a * line + b * across for a in (-2, 0, 1, 4) for b in (-1, 1)])
+    values = measure(x, np.arange(8) // 2, np.ones((4, 3)))
+    places = np.array([-2, 0, 1, 4]) - 0.75
+    along = (across @ line) / (line @ line)  # of the deviations, in units of the line
+    close(values.nc1, along**2 / np.mean(places**2) / 4, rtol=1e-4)
+
+
 def test_masked_rows_change_nothing():
     x, y, mask, vectors, logits = example()
     base = measure(x[mask], y[mask], vectors, logits=logits[mask])

@@ -46,8 +46,7 @@ def effective_rank(singular: Float[Array, " r"]) -> Float[Array, ""]:
     """exp(-sum_i p_i log p_i), p_i = s_i / sum_j s_j (FedBlade, definition 2); 0 if all are 0."""
     chex.assert_rank(singular, 1)
     total = jnp.sum(singular)
-    shares = singular / jnp.where(total > 0, total, 1.0)
-    return jnp.where(total > 0, jnp.exp(jnp.sum(entr(shares))), 0.0)
+    return jnp.where(total > 0, jnp.exp(jnp.sum(entr(singular / total))), 0.0)
 
 
 def _singular_values(matrix: Float[Array, "m n"]) -> Float[Array, " r"]:
