@@ -26,22 +26,27 @@ MAY_IMPORT = {
     "methods": {"types", "tree", "linalg", "losses", "errors", "data"},
     "train": {"methods", "data", "types", "tree", "config"},
     "evaluate": {"train", "data", "losses", "tree", "types"},
-    "analysis": {"linalg", "losses"},
+    "analysis": {"train", "data", "losses", "linalg", "tree", "types"},
     "io": {"config", "errors", "types"},
     "protocols": {"config", "errors", "methods.catalogue"},
-    "flags": {"protocols", "config", "errors", "data.catalogue", "methods.catalogue",
-              "models.catalogue"},
     "console": {"protocols", "data.catalogue", "methods.catalogue", "models.catalogue"},
     "job": {"config", "models", "data", "errors", "methods", "train", "tree", "types"},
+    "probe": {"analysis", "data", "job", "tree", "types"},
+    "track": {"analysis", "probe", "job", "types"},
     "report": {"config", "errors", "evaluate", "train"},
-    "loop": {"config", "job", "evaluate", "report", "data", "io", "train", "types"},
+    "loop": {"config", "job", "evaluate", "report", "track", "data", "io", "figures", "train",
+             "types"},
     "work": {"job", "loop", "config", "flops", "models", "tree", "methods", "train", "types",
              "data", "errors", "protocols"},
+    "study": {"analysis", "figures", "probe", "job", "loop", "work", "config", "data", "errors",
+              "io", "linalg", "losses", "methods", "train", "tree", "types"},
+    "flags": {"protocols", "config", "errors", "data.catalogue", "methods.catalogue",
+              "models.catalogue", "study.options"},
     "manual": {"work", "methods.catalogue"},
-    "cli": {"flags", "config", "errors", "console", "job", "loop", "work", "io"},
+    "cli": {"flags", "config", "errors", "console", "job", "loop", "work", "study", "io"},
 }  # fmt: skip
 ONLY_STANDARD_LIBRARY = ("errors.py", "config.py", "methods/catalogue.py", "data/catalogue.py",
-                         "models/catalogue.py", "protocols.py")  # fmt: skip
+                         "models/catalogue.py", "protocols.py", "study/options.py")  # fmt: skip
 ONLY_JAX = ("types.py", "tree.py", "linalg.py")
 
 
@@ -162,7 +167,7 @@ def test_experiments_are_thin(path):
 
 
 LIGHT = ("cli", "flags", "protocols", "config", "console", "methods.catalogue", "data.catalogue",
-         "models.catalogue", "models")  # fmt: skip
+         "models.catalogue", "models", "study.options")  # fmt: skip
 
 
 def test_parsing_needs_no_jax():
