@@ -7,6 +7,7 @@ from fedjax_nc.figures.canvas import (
     Mark,
     colours,
     curve,
+    grid,
     legend,
     name_rows,
     numbers,
@@ -16,8 +17,8 @@ from fedjax_nc.figures.canvas import (
 
 SIDES = ("observed", "unobserved")
 CLASSIFIER = {
-    "cosine": "cosine of feature and class vector",
-    "gap": "alignment gap: cosine before\nminus after local training",
+    "cosine": "cosine of feature\nand class vector",
+    "gap": "alignment gap: cosine after\nminus before local training",
 }
 FEATURES = {
     "distance": "distance of features from\nthe global model's",
@@ -39,8 +40,8 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
         caption = (
             "How well features of clients' models point to their class vector after local "
             "training, and how much was gained or lost by it. Boxes are quartiles over clients, "
-            "dots clients. Outlined boxes far left of the filled ones: classes a client lacks are "
-            "forgotten. Answers FedDr+, figures 2 and 5."
+            "dots clients. Outlined boxes far left of the filled ones and gaps below zero: classes "
+            "a client lacks are forgotten. Answers FedDr+, figures 2 and 5."
         )
         drawn.append(Drawn("alignment", _boxes(runs, shades, CLASSIFIER), caption))
         caption = (
@@ -49,7 +50,7 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
             "all of them, most of all on unobserved classes. Answers FedDr+, figure 4."
         )
         drawn.append(Drawn("alignment_drift", _boxes(runs, shades, FEATURES), caption))
-    return drawn + ([_curves(tracked, shades)] if tracked else [])
+    return drawn + _curves(tracked, shades)
 
 
 def _boxes(runs: dict[str, dict], shades: dict[str, str], measures: dict[str, str]):
@@ -81,24 +82,23 @@ def _boxes(runs: dict[str, dict], shades: dict[str, str], measures: dict[str, st
     return figure
 
 
-def _curves(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
+def _curves(runs: dict[str, dict], shades: dict[str, str]) -> list[Drawn]:
     seen = {key for study in runs.values() for row in study["tracked"] for key in row}
     keys = {key: meaning for key, meaning in {**CLASSIFIER, **FEATURES}.items()
             if {f"{side}_{key}" for side in SIDES} & seen}  # fmt: skip
-    columns = min(3, len(keys))
-    figure, axes = panels(-(-len(keys) // columns), columns, 2.7)
-    for axis, (key, meaning) in zip(axes, keys.items(), strict=False):
+    if not keys:
+        return []
+    figure, axes = grid(len(keys), 3, 2.7)
+    for axis, (key, meaning) in zip(axes, keys.items(), strict=True):
         for label, study in runs.items():
             for side in SIDES:
                 dashed = side == "unobserved"
                 curve(axis, study["tracked"], f"{side}_{key}", shades[label], dashed)
         axis.set_ylabel(meaning, fontsize=8)
-    for spare in axes[len(keys) :]:
-        spare.remove()
     marks = [Mark("observed classes", {}), Mark("unobserved classes", {"linestyle": "--"})]
     legend(figure, {label: shades[label] for label in runs}, marks)
     caption = (
         "The same, mean over the round's clients, over rounds. A dashed curve that falls away "
         "from its solid one is forgetting. Answers FedDr+, figures 2, 4 and 5."
     )
-    return Drawn("alignment_rounds", figure, caption)
+    return [Drawn("alignment_rounds", figure, caption)]

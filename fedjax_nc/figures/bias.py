@@ -39,7 +39,7 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
             heat(axis, study[kind], study["ids"], "client", scale)
             others = _pairs(study[kind])
             mean = float(np.nanmean(others)) if np.isfinite(others).any() else None
-            axis.set_title(f"{plain(label)}\n{name}, mean {show(mean)}", fontsize=8)
+            axis.set_title(f"{plain(label)}\n{name}, mean {show(mean, digits=3)}", fontsize=8)
     colour_bar(figure, scale, "cosine")
     caption = (
         "Cosine of the classifiers, and of the class means of features, of every two clients after "

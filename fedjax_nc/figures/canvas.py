@@ -16,7 +16,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 # SVG files are the same bytes for the same numbers, and keep their text as text
 SVG: Any = {"svg.hashsalt": "fedjax_nc", "svg.fonttype": "none"}
 HATCHED: Any = {"alpha": 0.4, "hatch": "////", "edgecolor": "white", "linewidth": 0}
-WIDTH = 9.6  # inches; with 110 dots each, as wide as the report
+WIDTH = 9.6  # inches, as wide as the report
+DOTS = 110  # in an inch
 
 
 class Drawn(NamedTuple):
@@ -41,8 +42,8 @@ def save(drawn: Sequence[Drawn], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(SVG):
         for one in drawn:
-            one.figure.savefig(folder / f"{one.name}.png", dpi=110)
-            one.figure.savefig(folder / f"{one.name}.svg", dpi=110, metadata={"Date": None})
+            one.figure.savefig(folder / f"{one.name}.png", dpi=DOTS)
+            one.figure.savefig(folder / f"{one.name}.svg", dpi=DOTS, metadata={"Date": None})
 
 
 def colours(runs: dict[str, dict]) -> dict[str, str]:
@@ -65,8 +66,8 @@ def number(value: float | None) -> float:
     return math.nan if value is None else float(value)
 
 
-def show(value: float | None, error: float | None = None) -> str:
-    """A number for people: four digits, or as many as its error allows; a dash for none."""
+def show(value: float | None, error: float | None = None, *, digits: int = 4) -> str:
+    """A number for people, with as many digits as its error allows; a dash for none."""
     if value is None or math.isnan(value):
         return "-"
     if error is not None and not math.isnan(error):
@@ -75,9 +76,9 @@ def show(value: float | None, error: float | None = None) -> str:
     if isinstance(value, int) or value == 0 or math.isinf(value):
         return f"{value:,}" if isinstance(value, int) else f"{value:g}"
     if not -4 <= _exponent(value) < 7:
-        digits, power = f"{value:.2e}".split("e")
-        return f"{digits}e{int(power)}"
-    return f"{value:,.{max(0, 3 - _exponent(value))}f}"
+        mantissa, power = f"{value:.{digits - 1}e}".split("e")
+        return f"{mantissa}e{int(power)}"
+    return f"{value:,.{max(0, digits - 1 - _exponent(value))}f}"
 
 
 def _exponent(value: float) -> int:
@@ -116,7 +117,7 @@ def legend(figure: "Figure", runs: dict[str, str], marks: Sequence[Mark] = ()) -
     """One legend below all panels: runs by colour, then what else is drawn."""
     from matplotlib.lines import Line2D
 
-    handles = [Line2D([], [], color=c, linewidth=2.5, label=plain(k)) for k, c in runs.items()]
+    handles = [Line2D([], [], color=c, linewidth=2.5, label=plain(k, 40)) for k, c in runs.items()]
     handles += [_handle(mark) for mark in marks]
     longest = max(
         (len(line) for h in handles for line in str(h.get_label()).split("\n")), default=0
@@ -161,7 +162,7 @@ def bars(
                 place, value, thick * 0.92, color=shades[label], capsize=3,
                 xerr=None if math.isnan(error) else error, **(HATCHED if j else {}),
             )  # fmt: skip
-            axis.annotate(show(value), (end, place), (3, 0), textcoords="offset points",
+            axis.annotate(show(value, digits=3), (end, place), (6, 0), textcoords="offset points",
                           va="center", fontsize=7)  # fmt: skip
     name_rows(axis, list(series[0]))
     axis.margins(x=0.3)
@@ -188,7 +189,7 @@ def curve(axis: Any, rows: list[dict], key: str, colour: str, dashed: bool = Fal
     y = numbers([row.get(key) for row in rows])
     axis.plot(x, y, color=colour, linestyle="--" if dashed else "-", marker="o",
               markersize=3 if len(rows) < 30 else 0)  # fmt: skip
-    axis.set_xlabel("round")
+    axis.set_xlabel("round", fontsize=9)
     axis.locator_params(axis="x", integer=True)
     axis.grid(alpha=0.3)
 
@@ -196,22 +197,18 @@ def curve(axis: Any, rows: list[dict], key: str, colour: str, dashed: bool = Fal
 def square_pairs(count: int) -> "tuple[Figure, list[tuple[Any, Any]]]":
     """Two square panels for each of `count` runs, two runs in a row."""
     across = min(2, count)
-    figure, axes = panels(math.ceil(count / across), 2 * across, 2.9 if across == 2 else 4.4)
+    figure, axes = panels(math.ceil(count / across), 2 * across, 2.8 if across == 2 else 4.4)
     for spare in axes[2 * count :]:
         spare.remove()
     return figure, [(axes[2 * i], axes[2 * i + 1]) for i in range(count)]
 
 
 def heat(axis: Any, matrix: Any, names: Sequence[Any], what: str, scale: Any) -> None:
-    """A square matrix by colour; rows and columns are named while the names can be read."""
+    """A square matrix by colour; a dozen of its rows and columns are named."""
     axis.imshow(numbers(matrix), norm=scale, cmap="viridis", interpolation="nearest")
-    count = len(names)
-    if count <= 20:
-        small = 7 if count <= 12 else 5
-        axis.set_xticks(range(count), [plain(str(n)) for n in names], rotation=90, fontsize=small)
-        axis.set_yticks(range(count), [plain(str(n)) for n in names], fontsize=small)
-    else:
-        axis.tick_params(labelsize=7)
+    shown = range(0, len(names), math.ceil(len(names) / 12))
+    axis.set_xticks(shown, [plain(str(names[i])) for i in shown], rotation=90, fontsize=7)
+    axis.set_yticks(shown, [plain(str(names[i])) for i in shown], fontsize=7)
     axis.set_xlabel(what, fontsize=8)
     axis.set_ylabel(what, fontsize=8)
 
@@ -221,7 +218,8 @@ def colour_bar(figure: "Figure", scale: Any, label: str, colours: str = "viridis
     from matplotlib.cm import ScalarMappable
 
     shared = ScalarMappable(scale, colours)
-    figure.colorbar(shared, ax=figure.axes, label=label, aspect=30, pad=0.02)
+    long = 12 * figure.get_figheight()  # as wide in every figure
+    figure.colorbar(shared, ax=figure.axes, label=label, aspect=long, pad=0.02, fraction=0.04)
 
 
 def span(values: Sequence[Any]) -> tuple[float, float]:

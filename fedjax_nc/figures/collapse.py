@@ -6,6 +6,7 @@ from fedjax_nc.figures.canvas import (
     bars,
     colours,
     curve,
+    grid,
     legend,
     number,
     panels,
@@ -17,11 +18,11 @@ MEASURES = {
     "nc1": "NC1: spread within classes\nover spread between",
     "within_share": "share of variance\nwithin classes",
     "nc2": "NC2: distance of class means\nfrom a simplex ETF",
-    "nc2_norms": "NC2: class means'\nunequal lengths",
-    "nc2_angles": "NC2: class means'\nunequal angles",
+    "nc2_norms": "NC2: relative spread of\nclass means' lengths",
+    "nc2_angles": "NC2: mean error of\nclass means' cosines",
     "nc3": "NC3: distance of class means\nfrom class vectors",
-    "nc4": "NC4: share not answered\nas by the nearest mean",
-    "nc_error": "NC error: squared error\nof class means' cosines",
+    "nc4": "NC4: share where head and\nnearest mean disagree",
+    "nc_error": "NC error: squared error\nof uncentred cosines",
 }
 CONSISTENCY = "consistency: cosine of\nclients' class means"
 SIDES = ("features", "projected")
@@ -32,7 +33,7 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
     shades, runs = colours(runs), present(runs)
     tracked = {label: study for label, study in runs.items() if study.get("tracked")}
     drawn = [_measures(runs, shades)] if runs else []
-    return drawn + ([_curves(tracked, shades)] if tracked else [])
+    return drawn + _curves(tracked, shades)
 
 
 def _measures(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
@@ -57,23 +58,22 @@ def _measures(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
     return Drawn("collapse", figure, caption)
 
 
-def _curves(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
+def _curves(runs: dict[str, dict], shades: dict[str, str]) -> list[Drawn]:
     keys = {**MEASURES, "consistency": CONSISTENCY}
     seen = {key for study in runs.values() for row in study["tracked"] for key in row}
     keys = {key: meaning for key, meaning in keys.items() if key in seen}
-    columns = min(3, len(keys))
-    figure, axes = panels(-(-len(keys) // columns), columns, 2.5)
-    for axis, (key, meaning) in zip(axes, keys.items(), strict=False):
+    if not keys:
+        return []
+    figure, axes = grid(len(keys), 3, 2.5)
+    for axis, (key, meaning) in zip(axes, keys.items(), strict=True):
         for label, study in runs.items():
             curve(axis, study["tracked"], key, shades[label])
         axis.set_ylabel(meaning, fontsize=7)
         axis.tick_params(labelsize=7)
-    for spare in axes[len(keys) :]:
-        spare.remove()
     legend(figure, {label: shades[label] for label in runs})
     caption = (
         "The same measures of projected features over rounds. Collapse shows as falling curves; "
         "rising NC1 with falling loss means clients fit their own classes only. Answers FedETF, "
         "figure 5 (b)."
     )
-    return Drawn("collapse_rounds", figure, caption)
+    return [Drawn("collapse_rounds", figure, caption)]

@@ -46,24 +46,26 @@ def table(runs: dict[str, dict]) -> Table:
 
 
 def _density(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
-    figure, (axis,) = panels(1, 1, 4.2)
+    figure, (axis, below) = panels(2, 1, 2.3, sharex=True, height_ratios=[12, 1 + len(runs)])
     peak = 0.0
     for i, (label, study) in enumerate(runs.items()):
         x, y = numbers(study["density"]["x"]), numbers(study["density"]["y"])
         peak = max(peak, span([y])[1])
         axis.plot(x, np.where(y > 0, y, np.nan), color=shades[label], linewidth=1.5)
         top = numbers(study["eigenvalues"])
-        axis.plot(top, np.full(len(top), 0.03 + 0.045 * i), "|", color=shades[label],
-                  markersize=9, markeredgewidth=1.5,
-                  transform=axis.get_xaxis_transform())  # fmt: skip
+        below.plot(top, np.full(len(top), i), "|", color=shades[label], markersize=9,
+                   markeredgewidth=1.5)  # fmt: skip
     tops = [span([study["eigenvalues"]])[1] for study in runs.values()]
     if min(tops) > 0 and max(tops) > 20 * min(tops):
         axis.set_xscale("symlog", linthresh=min(tops) / 10)
     axis.set_yscale("log")
     # a density of Gaussian bumps falls to nothing between eigenvalues: eight decades are enough
     axis.set_ylim(peak * 1e-8, peak * 5)
-    axis.set(xlabel="eigenvalue of the Hessian", ylabel="spectral density, log scale")
+    axis.set(ylabel="spectral density, log scale")
+    below.set(ylim=(len(runs) - 0.2, -0.8), yticks=[], xlabel="eigenvalue of the Hessian")
+    below.set_ylabel("top", fontsize=8)
     axis.grid(alpha=0.3)
+    below.grid(alpha=0.3)
     tick = {"marker": "|", "linestyle": "", "markersize": 9}
     legend(figure, {k: shades[k] for k in runs}, [Mark("top eigenvalues", tick)])
     caption = (

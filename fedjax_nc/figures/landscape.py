@@ -45,20 +45,20 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
     return drawn
 
 
-def _scale(planes: dict[str, dict]) -> tuple[Any, np.ndarray, bool]:
-    """One colour scale for all: its norm, its levels, and whether it is logarithmic."""
+def _scale(planes: dict[str, dict]) -> tuple[Any, np.ndarray]:
+    """One colour scale for all and its levels, logarithmic where the range is large."""
     from matplotlib.colors import LogNorm, Normalize
 
     low, high = span([plane["loss"] for plane in planes.values()])
     if low > 0 and high > 10 * low:
         low = max(low, high * 1e-5)
-        return LogNorm(low, high), np.geomspace(low, high, 25), True
+        return LogNorm(low, high), np.geomspace(low, high, 25)
     high = high if high > low else low + 1
-    return Normalize(low, high), np.linspace(low, high, 25), False
+    return Normalize(low, high), np.linspace(low, high, 25)
 
 
 def _contours(name: str, planes: dict[str, dict]) -> Drawn:
-    norm, levels, _ = _scale(planes)
+    norm, levels = _scale(planes)
     figure, axes = grid(len(planes), 3, 3.1)
     for axis, (label, plane) in zip(axes, planes.items(), strict=True):
         x, y = numbers(plane["x"]), numbers(plane["y"])
@@ -94,7 +94,9 @@ def _models(axis: Any, models: list[dict]) -> None:
 
 
 def _surfaces(name: str, planes: dict[str, dict]) -> Drawn:
-    norm, levels, logarithmic = _scale(planes)
+    norm, levels = _scale(planes)
+    # a logarithm turns every bowl into a spike: only where the bowl would be a flat sheet instead
+    logarithmic = levels[0] > 0 and levels[-1] > 1000 * levels[0]
     figure, axes = grid(len(planes), 3, 3.0, subplot_kw={"projection": "3d"})
     for axis, (label, plane) in zip(axes, planes.items(), strict=True):
         x, y = np.meshgrid(numbers(plane["x"]), numbers(plane["y"]))

@@ -12,7 +12,6 @@ from fedjax_nc.figures.canvas import (
     grid,
     heat,
     legend,
-    number,
     numbers,
     plain,
     present,
@@ -44,18 +43,17 @@ def _matrices(runs: dict[str, dict]) -> Drawn:
         distance = study.get("distance") or {}
         heat(left, study["class_relations"], study["names"], "class", scale)
         heat(right, study["soft_labels"], study["names"], "class", scale)
+        apart = show(distance.get("frobenius"), digits=3)
+        loss = show(distance.get("feddw"), digits=3)
         left.set_title(f"{plain(label)}\nclass relations", fontsize=8)
-        right.set_title(
-            f"distance {show(distance.get('frobenius'))}, FedDW's {show(distance.get('feddw'))}\n"
-            "soft labels",
-            fontsize=8,
-        )
+        right.set_title(f"soft labels: {apart} apart\n(FedDW's loss {loss})", fontsize=8)
+        right.tick_params(labelleft=False)
     colour_bar(figure, scale, "probability, log scale")
     caption = (
         "Class relations (softmax of the products of class vectors) beside soft labels (mean "
         "answer of the model by true class); one colour scale for all. FedDW claims that the two "
         "agree on evenly spread data and drift apart under skew: compare patterns off the "
-        "diagonal, and the distance above. Answers FedDW, figure 8."
+        "diagonal, and how far apart they are (Frobenius norm). Answers FedDW, figure 8."
     )
     return Drawn("relations", figure, caption)
 
@@ -66,7 +64,7 @@ def _norms(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
         shares, norms = numbers(study["shares"]).ravel(), numbers(study["norms"]).ravel()
         dots = axis.scatter(shares, norms, s=10, color=shades[label], alpha=0.35, linewidths=0)
         dots.set_rasterized(True)
-        correlation = show(number(study.get("correlation")))
+        correlation = show(study.get("correlation"), digits=3)
         axis.set_title(f"{plain(label, 30)}\ncorrelation {correlation}", fontsize=9)
         axis.set(xlabel="share of the class in the client's data", ylabel="norm of class vector")
         axis.xaxis.label.set_fontsize(8)
@@ -74,8 +72,9 @@ def _norms(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
         axis.grid(alpha=0.3)
     caption = (
         "Length of a class vector after local training against how much of its class the client "
-        "has, a dot for each class of each client. A rising cloud means the classifier grows with "
-        "the share of its class: bias by counting. A fixed classifier is flat. Answers FedDW, "
+        "has, a dot for each class of each client, and the rank correlation. FedDW finds that the "
+        "vector is shorter the more data its class has, a falling cloud; a rising one is a "
+        "classifier that favours its frequent classes; a fixed classifier is flat. Answers FedDW, "
         "figure 4."
     )
     return Drawn("relations_norms", figure, caption)
@@ -98,6 +97,7 @@ def _map(runs: dict[str, dict]) -> Drawn:
         if not many:
             _names(axis, vectors, study["names"])
         axis.set_title(plain(label, 30), fontsize=9)
+        axis.margins(x=0.14)  # room for names at the right edge
         axis.set(xlabel="t-SNE 1, no unit", ylabel="t-SNE 2, no unit", xticks=[], yticks=[])
     marks = [Mark("test image", {"marker": "o", "linestyle": "", "markersize": 4}),
              Mark("class vector", CROSS)]  # fmt: skip
