@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "train": {"methods", "data", "types", "tree", "config"},
     "evaluate": {"train", "data", "losses", "tree", "types"},
     "io": {"config", "errors", "types"},
+    "figures": set(),
     "protocols": {"config", "errors", "methods.catalogue"},
     "flags": {"protocols", "config", "errors", "data.catalogue", "methods.catalogue",
               "models.catalogue"},

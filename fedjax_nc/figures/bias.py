@@ -6,6 +6,7 @@ import numpy as np
 
 from fedjax_nc.figures.canvas import (
     COLOURS,
+    WIDTH,
     Drawn,
     colour_bar,
     heat,
@@ -31,7 +32,7 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
     runs = present(runs)
     if not runs:
         return []
-    figure, pairs = square_pairs(len(runs))
+    figure, pairs = square_pairs(len(runs), [i for study in runs.values() for i in study["ids"]])
     low, high = span([_pairs(r[kind]) for r in runs.values() for kind in KINDS])
     scale = Normalize(low, max(high, low + 1e-3))
     for pair, (label, study) in zip(pairs, runs.items(), strict=True):
@@ -60,17 +61,17 @@ def labels(counts: Any, title: str) -> "Figure":
     """Who holds what: a bubble for each client and class, its area the number of examples."""
     counts = numbers(counts)
     clients, classes = counts.shape
-    width = float(np.clip(1.8 + 0.28 * clients, 5.0, 11.0))
-    height = float(np.clip(1.6 + 0.22 * classes, 3.2, 9.0))
+    width = float(np.clip(1.8 + 0.28 * clients, 5.0, WIDTH))
+    height = float(np.clip(1.6 + 0.22 * classes, 3.2, 8.0))
     figure, (axis,) = panels(1, 1, height, width=width)
     most = max(float(np.nanmax(counts, initial=0)), 1.0)
-    # points across a cell; a little overlap keeps small counts visible when cells are small
+    # points across a cell; where cells are small the few largest overlap, so that others show
     cell = min((width - 1.6) * 72 / clients, (height - 1.0) * 72 / classes)
-    largest = max(cell, 7.0) ** 2
+    largest = max(cell, 16.0) ** 2
     held = np.argwhere(np.nan_to_num(counts) > 0)
     client, kind = held.T
-    dots = axis.scatter(client, kind, s=largest * counts[client, kind] / most, color=COLOURS[0],
-                        alpha=0.75, linewidths=0)  # fmt: skip
+    area = np.maximum(largest * counts[client, kind] / most, 0.8)  # one example is still a dot
+    dots = axis.scatter(client, kind, s=area, color=COLOURS[0], alpha=0.7, linewidths=0)
     dots.set_rasterized(True)
     axis.set(xlim=(-0.7, clients - 0.3), ylim=(-0.7, classes - 0.3))
     axis.set(xlabel="client", ylabel="class", title=plain(title, 60))
@@ -78,7 +79,7 @@ def labels(counts: Any, title: str) -> "Figure":
     axis.grid(alpha=0.2)
     axis.set_axisbelow(True)
     for size in (most, most / 4, most / 16):
-        axis.scatter([], [], s=largest * size / most, color=COLOURS[0], alpha=0.75, linewidths=0,
+        axis.scatter([], [], s=largest * size / most, color=COLOURS[0], alpha=0.7, linewidths=0,
                      label=f"{size:,.0f} examples")  # fmt: skip
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure

@@ -61,12 +61,12 @@ def numbers(values: Any) -> np.ndarray:
     return np.array([] if values is None else values, dtype=float)
 
 
-def number(value: float | None) -> float:
+def number(value: float | int | None) -> float:
     """One JSON number; None becomes NaN."""
     return math.nan if value is None else float(value)
 
 
-def show(value: float | None, error: float | None = None, *, digits: int = 4) -> str:
+def show(value: float | int | None, error: float | int | None = None, *, digits: int = 4) -> str:
     """A number for people, with as many digits as its error allows; a dash for none."""
     if value is None or math.isnan(value):
         return "-"
@@ -106,6 +106,7 @@ def grid(
 ) -> "tuple[Figure, list[Any]]":
     """`count` panels side by side, `columns` at most in a row."""
     columns = min(count, columns)
+    height *= 1.2 if count == 1 else 1.0
     whole = max(columns * width, 4.5)
     figure, axes = panels(math.ceil(count / columns), columns, height, width=whole, **options)
     for spare in axes[count:]:
@@ -194,10 +195,12 @@ def curve(axis: Any, rows: list[dict], key: str, colour: str, dashed: bool = Fal
     axis.grid(alpha=0.3)
 
 
-def square_pairs(count: int) -> "tuple[Figure, list[tuple[Any, Any]]]":
-    """Two square panels for each of `count` runs, two runs in a row."""
+def square_pairs(count: int, names: Sequence[Any]) -> "tuple[Figure, list[tuple[Any, Any]]]":
+    """Two square panels for each of `count` runs, two runs in a row, with room for the names."""
     across = min(2, count)
-    figure, axes = panels(math.ceil(count / across), 2 * across, 2.8 if across == 2 else 4.4)
+    height = (2.4 if across == 2 else 4.2) + 0.05 * max(len(str(name)) for name in names)
+    figure, axes = panels(math.ceil(count / across), 2 * across, height)
+    figure.set_layout_engine("compressed")  # squares leave gaps that labels of the next row need
     for spare in axes[2 * count :]:
         spare.remove()
     return figure, [(axes[2 * i], axes[2 * i + 1]) for i in range(count)]
@@ -216,10 +219,17 @@ def heat(axis: Any, matrix: Any, names: Sequence[Any], what: str, scale: Any) ->
 def colour_bar(figure: "Figure", scale: Any, label: str, colours: str = "viridis") -> None:
     """One scale for all panels, at the right."""
     from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import LogNorm
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     shared = ScalarMappable(scale, colours)
-    long = 12 * figure.get_figheight()  # as wide in every figure
-    figure.colorbar(shared, ax=figure.axes, label=label, aspect=long, pad=0.02, fraction=0.04)
+    long = 6 * figure.get_figheight()  # as wide in every figure
+    bar = figure.colorbar(shared, ax=figure.axes, label=label, aspect=long, pad=0.02, fraction=0.04)
+    if isinstance(scale, LogNorm):
+        low, high = bar.ax.get_ylim()
+        bar.ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+        bar.ax.yaxis.set_major_formatter("{x:g}")
+        bar.ax.yaxis.set_minor_formatter(NullFormatter())
 
 
 def span(values: Sequence[Any]) -> tuple[float, float]:

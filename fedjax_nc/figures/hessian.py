@@ -46,7 +46,8 @@ def table(runs: dict[str, dict]) -> Table:
 
 
 def _density(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
-    figure, (axis, below) = panels(2, 1, 2.3, sharex=True, height_ratios=[12, 1 + len(runs)])
+    ratios = [20, 1 + len(runs)]
+    figure, (axis, below) = panels(2, 1, 2.1 + 0.1 * len(runs), sharex=True, height_ratios=ratios)
     peak = 0.0
     for i, (label, study) in enumerate(runs.items()):
         x, y = numbers(study["density"]["x"]), numbers(study["density"]["y"])

@@ -34,7 +34,7 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
 def _matrices(runs: dict[str, dict]) -> Drawn:
     from matplotlib.colors import LogNorm
 
-    figure, pairs = square_pairs(len(runs))
+    figure, pairs = square_pairs(len(runs), [n for study in runs.values() for n in study["names"]])
     matrices = [r[key] for r in runs.values() for key in ("class_relations", "soft_labels")]
     low, high = span(matrices)
     # probabilities: the diagonal is near one, and what differs between runs is far below
@@ -92,7 +92,7 @@ def _map(runs: dict[str, dict]) -> Drawn:
         labels = np.array(study["tsne"]["labels"], dtype=int)
         dots = axis.scatter(*points.T, s=5, c=shades[labels], alpha=0.5, linewidths=0)
         dots.set_rasterized(True)
-        size = 60 if not many else 22
+        size = 14 if many else 60
         axis.scatter(*vectors.T, s=size, c=shades, marker="X", edgecolors="black", linewidths=0.8)
         if not many:
             _names(axis, vectors, study["names"])

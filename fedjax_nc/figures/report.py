@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,8 +24,9 @@ p, figcaption { max-width: 46rem; } a { color: var(--link); }
 .wide { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--rule); text-align: right;
-  vertical-align: top; }
-th:first-child, td:first-child, .facts td { text-align: left; overflow-wrap: anywhere; }
+  vertical-align: top; white-space: nowrap; }
+th:first-child, td:first-child, .facts td { text-align: left; }
+.facts td { white-space: normal; overflow-wrap: anywhere; }
 figure { margin: 1.5rem 0; break-inside: avoid; }
 figure .wide { background: #fff; border: 1px solid var(--rule); border-radius: 4px; }
 img { display: block; margin: 0 auto; max-width: 100%; height: auto; }
@@ -33,8 +34,13 @@ figcaption { font-size: .9rem; color: var(--soft); } figcaption b { color: var(-
 @media (max-width: 40rem) { img { max-width: none; width: max(100%, 36rem); } }
 @media print { :root { --text: #000; --back: #fff; --soft: #333; --rule: #aaa; }
   body { max-width: none; padding: 0; font-size: 10pt; } img { width: auto; max-width: 100%; }
-  nav { break-after: page; } h2 { break-after: avoid; } .wide { overflow: visible; } }
+  h2, section > p { break-after: avoid; } .wide { overflow: visible; }
+  th, td { white-space: normal; } }
 """
+
+
+_LIMIT = 1_400_000  # bytes of all figures, which base64 makes 1.9 MB of text
+_STEPS = ((DOTS, 128), (DOTS, 64), (80, 64), (60, 64))  # dots in an inch, colours
 
 
 class Table(NamedTuple):
@@ -63,10 +69,10 @@ def page(title: str, facts: dict[str, str], sections: list[Section]) -> str:
         f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
         for name, value in facts.items()
     )
-    first, parts = 1, []
-    for i, section in enumerate(sections, 1):
-        parts.append(_section(i, section, first))
-        first += len(section.drawn)
+    drawn = [one for section in sections for one in section.drawn]
+    files = _encoded([one.figure for one in drawn])
+    figures = iter([_figure(i, *both) for i, both in enumerate(zip(drawn, files, strict=True), 1)])
+    parts = [_section(i, section, figures) for i, section in enumerate(sections, 1)]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -76,12 +82,13 @@ def page(title: str, facts: dict[str, str], sections: list[Section]) -> str:
     )
 
 
-def _section(number: int, section: Section, first: int) -> str:
+def _section(number: int, section: Section, figures: Iterator[str]) -> str:
+    """A part of the page, with the next of all figures."""
     tables = "".join(_table(table) for table in section.tables)
-    figures = "".join(_figure(first + i, drawn) for i, drawn in enumerate(section.drawn))
+    own = "".join(next(figures) for _ in section.drawn)
     return (
         f'<section id="part{number}"><h2>{number}. {escape(section.title)}</h2>\n'
-        f"<p>{escape(section.intro)}</p>\n{tables}{figures}</section>\n"
+        f"<p>{escape(section.intro)}</p>\n{tables}{own}</section>\n"
     )
 
 
@@ -98,25 +105,37 @@ def _cells(row: Sequence[str]) -> str:
     return "".join(f"<td>{escape(cell)}</td>" for cell in row)
 
 
-def _figure(number: int, drawn: Drawn) -> str:
-    alternative = escape(f"Figure {number}: {drawn.name.replace('_', ' ')}")
+def _figure(number: int, drawn: Drawn, file: bytes) -> str:
+    width = round(drawn.figure.get_figwidth() * DOTS)  # as large as if it were not made coarser
+    picture = base64.b64encode(file).decode()
     return (
-        f'<figure id="figure{number}"><div class="wide"><img alt="{alternative}" '
-        f'src="{_inline(drawn.figure)}"></div><figcaption><b>Figure {number}.</b> '
-        f"{escape(drawn.caption)}</figcaption></figure>\n"
+        f'<figure id="figure{number}"><div class="wide">'
+        f'<img alt="{escape(drawn.name.replace("_", " "))}" width="{width}" '
+        f'src="data:image/png;base64,{picture}"></div>'
+        f"<figcaption><b>Figure {number}.</b> {escape(drawn.caption)}</figcaption></figure>\n"
     )
 
 
-def _inline(figure: "Figure") -> str:
-    """The figure as a data address.
+def _encoded(figures: "list[Figure]") -> list[bytes]:
+    """Every figure as PNG; the largest are made coarser until all fit on the page."""
+    steps = [0] * len(figures)
+    files = [_png(figure, *_STEPS[0]) for figure in figures]
+    while sum(map(len, files)) > _LIMIT:
+        finer = [i for i, step in enumerate(steps) if step + 1 < len(_STEPS)]
+        if not finer:
+            break
+        largest = max(finer, key=lambda i: len(files[i]))
+        steps[largest] += 1
+        files[largest] = _png(figures[largest], *_STEPS[steps[largest]])
+    return files
 
-    A palette of 256 colours takes a third of the bytes with no difference to see, and is shorter
-    than SVG for every figure of this package.
-    """
+
+def _png(figure: "Figure", dots: int, colours: int) -> bytes:
+    """With a palette: a third of the bytes of full colour, and less than SVG would take."""
     from PIL import Image
 
     whole, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(whole, format="png", dpi=DOTS)
-    image = Image.open(whole).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    figure.savefig(whole, format="png", dpi=dots)
+    image = Image.open(whole).convert("RGB").quantize(colours, dither=Image.Dither.NONE)
     image.save(small, format="png", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(small.getvalue()).decode()}"
+    return small.getvalue()
