@@ -208,7 +208,7 @@ def square_pairs(count: int, names: Sequence[Any]) -> "tuple[Figure, list[tuple[
 
 def heat(axis: Any, matrix: Any, names: Sequence[Any], what: str, scale: Any) -> None:
     """A square matrix by colour; a dozen of its rows and columns are named."""
-    axis.imshow(numbers(matrix), norm=scale, cmap="viridis", interpolation="nearest")
+    axis.imshow(numbers(matrix), norm=scale, cmap="viridis")
     shown = range(0, len(names), math.ceil(len(names) / 12))
     axis.set_xticks(shown, [plain(str(names[i])) for i in shown], rotation=90, fontsize=7)
     axis.set_yticks(shown, [plain(str(names[i])) for i in shown], fontsize=7)

@@ -40,7 +40,7 @@ figcaption { font-size: .9rem; color: var(--soft); } figcaption b { color: var(-
 
 
 _LIMIT = 1_400_000  # bytes of all figures, which base64 makes 1.9 MB of text
-_STEPS = ((DOTS, 128), (DOTS, 64), (80, 64), (60, 64))  # dots in an inch, colours
+_STEPS = ((DOTS, 128), (80, 128), (60, 64))  # dots in an inch, colours
 
 
 class Table(NamedTuple):
@@ -136,6 +136,8 @@ def _png(figure: "Figure", dots: int, colours: int) -> bytes:
 
     whole, small = io.BytesIO(), io.BytesIO()
     figure.savefig(whole, format="png", dpi=dots)
-    image = Image.open(whole).convert("RGB").quantize(colours, dither=Image.Dither.NONE)
+    # the widest choice of colours: the most frequent ones would turn a thin diagonal grey
+    method, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
+    image = Image.open(whole).convert("RGB").quantize(colours, method, dither=dither)
     image.save(small, format="png", optimize=True)
     return small.getvalue()
