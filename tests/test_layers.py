@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "evaluate": {"train", "data", "losses", "tree", "types"},
     "analysis": {"train", "data", "losses", "linalg", "tree", "types"},
     "io": {"config", "errors", "types"},
+    "figures": set(),
     "protocols": {"config", "errors", "methods.catalogue"},
     "console": {"protocols", "data.catalogue", "methods.catalogue", "models.catalogue"},
     "job": {"config", "models", "data", "errors", "methods", "train", "tree", "types"},

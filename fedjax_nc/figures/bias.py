@@ -1,0 +1,85 @@
+"""Classifier bias between clients, and the label distribution behind it (FedETF, figure 1)."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedjax_nc.figures.canvas import (
+    COLOURS,
+    WIDTH,
+    Drawn,
+    colour_bar,
+    heat,
+    numbers,
+    panels,
+    plain,
+    present,
+    show,
+    span,
+    square_pairs,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KINDS = {"classifiers": "classifiers", "prototypes": "class means"}
+
+
+def draw(runs: dict[str, dict]) -> list[Drawn]:
+    """Cosines of clients' classifiers and of their class means, pair by pair."""
+    from matplotlib.colors import Normalize
+
+    runs = present(runs)
+    if not runs:
+        return []
+    figure, pairs = square_pairs(len(runs), [i for study in runs.values() for i in study["ids"]])
+    low, high = span([_pairs(r[kind]) for r in runs.values() for kind in KINDS])
+    scale = Normalize(low, max(high, low + 1e-3))
+    for pair, (label, study) in zip(pairs, runs.items(), strict=True):
+        for axis, (kind, name) in zip(pair, KINDS.items(), strict=True):
+            heat(axis, study[kind], study["ids"], "client", scale)
+            others = _pairs(study[kind])
+            mean = float(np.nanmean(others)) if np.isfinite(others).any() else None
+            axis.set_title(f"{plain(label)}\n{name}, mean {show(mean, digits=3)}", fontsize=8)
+    colour_bar(figure, scale, "cosine")
+    caption = (
+        "Cosine of the classifiers, and of the class means of features, of every two clients after "
+        "local training; the mean leaves the diagonal out. Dark means that clients have gone "
+        "different ways: under skew learned classifiers do, a fixed ETF is one by construction "
+        "and shows what features do alone. Answers FedETF, figure 1, third column."
+    )
+    return [Drawn("bias", figure, caption)]
+
+
+def _pairs(matrix: Any) -> np.ndarray:
+    """The entries off the diagonal."""
+    values = numbers(matrix)
+    return values[~np.eye(len(values), dtype=bool)]
+
+
+def labels(counts: Any, title: str) -> "Figure":
+    """Who holds what: a bubble for each client and class, its area the number of examples."""
+    counts = numbers(counts)
+    clients, classes = counts.shape
+    width = float(np.clip(1.8 + 0.28 * clients, 5.0, WIDTH))
+    height = float(np.clip(1.6 + 0.22 * classes, 3.2, 8.0))
+    figure, (axis,) = panels(1, 1, height, width=width)
+    most = max(float(np.nanmax(counts, initial=0)), 1.0)
+    # points across a cell; where cells are small the few largest overlap, so that others show
+    cell = min((width - 1.6) * 72 / clients, (height - 1.0) * 72 / classes)
+    largest = max(cell, 16.0) ** 2
+    held = np.argwhere(np.nan_to_num(counts) > 0)
+    client, kind = held.T
+    area = np.maximum(largest * counts[client, kind] / most, 0.8)  # one example is still a dot
+    dots = axis.scatter(client, kind, s=area, color=COLOURS[0], alpha=0.7, linewidths=0)
+    dots.set_rasterized(True)
+    axis.set(xlim=(-0.7, clients - 0.3), ylim=(-0.7, classes - 0.3))
+    axis.set(xlabel="client", ylabel="class", title=plain(title, 60))
+    axis.locator_params(integer=True, nbins=20, steps=[1, 2, 5, 10])
+    axis.grid(alpha=0.2)
+    axis.set_axisbelow(True)
+    for size in (most, most / 4, most / 16):
+        axis.scatter([], [], s=largest * size / most, color=COLOURS[0], alpha=0.7, linewidths=0,
+                     label=f"{size:,.0f} examples")  # fmt: skip
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    return figure

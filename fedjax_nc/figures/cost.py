@@ -1,0 +1,83 @@
+"""What an accuracy costs in rounds and bytes (FedAlign tables 5, 8; FedBlade 2, 10-17)."""
+
+import numpy as np
+
+from fedjax_nc.figures.canvas import (
+    Drawn,
+    Mark,
+    colours,
+    legend,
+    number,
+    numbers,
+    panels,
+    present,
+    show,
+)
+from fedjax_nc.figures.report import Table
+
+REACHED = {"marker": "o", "linestyle": "", "markersize": 7, "markeredgecolor": "black"}
+
+
+def draw(runs: dict[str, dict]) -> list[Drawn]:
+    """Accuracy against rounds and against megabytes, with the targets."""
+    shades, runs = colours(runs), present(runs)
+    if not runs:
+        return []
+    figure, (left, right) = panels(1, 2, 3.8, sharey=True)
+    for label, study in runs.items():
+        curve = numbers(study["curve"]).reshape(-1, 2)
+        marker = "." if len(curve) < 3 else None
+        rounds, accuracy = curve[:, 0], 100 * curve[:, 1]
+        left.plot(rounds, accuracy, color=shades[label], marker=marker)
+        right.plot(rounds * _megabytes(study), accuracy, color=shades[label], marker=marker)
+        for target in study["targets"]:
+            height, moved = 100 * target["accuracy"], number(target["bytes"]) / 1e6
+            dot = {**REACHED, "color": shades[label], "zorder": 4}
+            left.plot(number(target["round"]), height, **dot)
+            right.plot(moved, height, **dot)
+    goals = sorted({t["accuracy"] for study in runs.values() for t in study["targets"]})
+    for axis in (left, right):
+        for goal in goals:
+            axis.axhline(100 * goal, color="0.4", linestyle=":", linewidth=1)
+        axis.grid(alpha=0.3)
+        axis.margins(x=0.02)
+    left.set(xlabel="round", ylabel="accuracy on the test set, per cent")
+    right.set(xlabel="moved in all, up and down, MB")
+    marks = [Mark("target", {"linestyle": ":"}), Mark("first reached", {**REACHED, "color": "0.6"})]
+    legend(figure, {label: shades[label] for label in runs}, marks if goals else [])
+    caption = (
+        "Accuracy of the global model against rounds and against megabytes moved by all "
+        "participants. A method that sends more must win by more rounds: compare the order of "
+        "the dots on a dotted line left and right. Answers FedAlign, table 8, and FedBlade, "
+        "tables 2 and 12-17."
+    )
+    return [Drawn("cost", figure, caption)]
+
+
+def table(runs: dict[str, dict]) -> Table:
+    """Size, work and bytes of each run, then rounds and megabytes to each target."""
+    runs = present(runs)
+    goals = sorted({t["accuracy"] for study in runs.values() for t in study["targets"]})
+    header = ["run", "parameters", "MFLOPs", "MB up", "MB down"]
+    header += [f"{goal:.0%}: {unit}" for goal in goals for unit in ("rounds", "MB")]
+    rows = []
+    for label, study in runs.items():
+        row = [label, show(study["parameters"]), show(study["mflops"])]
+        row += [show(study["bytes_up"] / 1e6), show(study["bytes_down"] / 1e6)]
+        reached = {target["accuracy"]: target for target in study["targets"]}
+        last = int(np.max(numbers(study["curve"]).reshape(-1, 2)[:, 0], initial=0))
+        for goal in goals:
+            target = reached.get(goal)
+            if target is None:
+                row += [show(None), show(None)]
+            elif target["round"] is None:
+                row += [f"{last}+", show(None)]  # as FedBlade's tables say "not within"
+            else:
+                row += [show(target["round"]), show(number(target["bytes"]) / 1e6)]
+        rows.append(row)
+    return Table(header, rows)
+
+
+def _megabytes(study: dict) -> float:
+    """Moved in one round by all participants."""
+    return study["participants"] * (study["bytes_up"] + study["bytes_down"]) / 1e6

@@ -1,0 +1,132 @@
+"""What the classifier and its answers say of the likeness of classes (FedDW, figures 4, 5, 8)."""
+
+from typing import Any
+
+import numpy as np
+
+from fedjax_nc.figures.canvas import (
+    Drawn,
+    Mark,
+    colour_bar,
+    colours,
+    grid,
+    heat,
+    legend,
+    numbers,
+    plain,
+    present,
+    show,
+    span,
+    square_pairs,
+)
+
+CROSS = {"marker": "X", "linestyle": "", "markersize": 9, "markeredgecolor": "black"}
+
+
+def draw(runs: dict[str, dict]) -> list[Drawn]:
+    """Heat maps, norms against shares, and a map of features where one was computed."""
+    shades, runs = colours(runs), present(runs)
+    mapped = {label: study for label, study in runs.items() if study.get("tsne")}
+    drawn = [_matrices(runs), _norms(runs, shades)] if runs else []
+    return drawn + ([_map(mapped)] if mapped else [])
+
+
+def _matrices(runs: dict[str, dict]) -> Drawn:
+    from matplotlib.colors import LogNorm
+
+    figure, pairs = square_pairs(len(runs), [n for study in runs.values() for n in study["names"]])
+    matrices = [r[key] for r in runs.values() for key in ("class_relations", "soft_labels")]
+    low, high = span(matrices)
+    # probabilities: the diagonal is near one, and what differs between runs is far below
+    scale = LogNorm(max(low, high * 1e-4), high)
+    for (left, right), (label, study) in zip(pairs, runs.items(), strict=True):
+        distance = study.get("distance") or {}
+        heat(left, study["class_relations"], study["names"], "class", scale)
+        heat(right, study["soft_labels"], study["names"], "class", scale)
+        apart = show(distance.get("frobenius"), digits=3)
+        loss = show(distance.get("feddw"), digits=3)
+        left.set_title(f"{plain(label)}\nclass relations", fontsize=8)
+        right.set_title(f"soft labels: {apart} apart\n(FedDW's loss {loss})", fontsize=8)
+        right.tick_params(labelleft=False)
+    colour_bar(figure, scale, "probability, log scale")
+    caption = (
+        "Class relations (softmax of the products of class vectors) beside soft labels (mean "
+        "answer of the model by true class); one colour scale for all. FedDW claims that the two "
+        "agree on evenly spread data and drift apart under skew: compare patterns off the "
+        "diagonal, and how far apart they are (Frobenius norm). Answers FedDW, figure 8."
+    )
+    return Drawn("relations", figure, caption)
+
+
+def _norms(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
+    figure, axes = grid(len(runs), 3, 2.9, sharex=True)
+    for axis, (label, study) in zip(axes, runs.items(), strict=True):
+        shares, norms = numbers(study["shares"]).ravel(), numbers(study["norms"]).ravel()
+        dots = axis.scatter(shares, norms, s=10, color=shades[label], alpha=0.35, linewidths=0)
+        dots.set_rasterized(True)
+        correlation = show(study.get("correlation"), digits=3)
+        axis.set_title(f"{plain(label, 30)}\ncorrelation {correlation}", fontsize=9)
+        axis.set(xlabel="share of the class in the client's data", ylabel="norm of class vector")
+        axis.xaxis.label.set_fontsize(8)
+        axis.tick_params(labelsize=7, labelbottom=True)
+        axis.grid(alpha=0.3)
+    caption = (
+        "Length of a class vector after local training against how much of its class the client "
+        "has, a dot for each class of each client, and the rank correlation. FedDW finds that the "
+        "vector is shorter the more data its class has, a falling cloud; a rising one is a "
+        "classifier that favours its frequent classes; a fixed classifier is flat. Answers FedDW, "
+        "figure 4."
+    )
+    return Drawn("relations_norms", figure, caption)
+
+
+def _map(runs: dict[str, dict]) -> Drawn:
+    from matplotlib.colors import Normalize
+
+    figure, axes = grid(len(runs), 3, 3.2, width=3.2 if len(runs) > 1 else 5.5)
+    most = max(len(study["names"]) for study in runs.values())
+    many = most > 20
+    for axis, (label, study) in zip(axes, runs.items(), strict=True):
+        points, vectors = numbers(study["tsne"]["points"]), numbers(study["tsne"]["vectors"])
+        shades = _class_colours(len(vectors))
+        labels = np.array(study["tsne"]["labels"], dtype=int)
+        dots = axis.scatter(*points.T, s=5, c=shades[labels], alpha=0.5, linewidths=0)
+        dots.set_rasterized(True)
+        size = 14 if many else 60
+        axis.scatter(*vectors.T, s=size, c=shades, marker="X", edgecolors="black", linewidths=0.8)
+        if not many:
+            _names(axis, vectors, study["names"])
+        axis.set_title(plain(label, 30), fontsize=9)
+        axis.margins(x=0.14)  # room for names at the right edge
+        axis.set(xlabel="t-SNE 1, no unit", ylabel="t-SNE 2, no unit", xticks=[], yticks=[])
+    marks = [Mark("test image", {"marker": "o", "linestyle": "", "markersize": 4}),
+             Mark("class vector", CROSS)]  # fmt: skip
+    legend(figure, {}, marks)
+    if many:
+        colour_bar(figure, Normalize(0, most - 1), "class number", "turbo")
+    caption = (
+        "Unit features of test images and unit class vectors in one t-SNE map, colour is class. "
+        "An X inside its own cloud speaks for its class; an X between clouds, or clouds without "
+        "one, are classes the classifier has lost. Distances between clouds mean little. Answers "
+        "FedDW, figure 5."
+    )
+    return Drawn("relations_map", figure, caption)
+
+
+def _class_colours(count: int) -> np.ndarray:
+    """Colours of classes: told apart while they are few, in the order of classes when many."""
+    import matplotlib
+
+    if count <= 10:
+        return matplotlib.colormaps["tab10"](np.arange(count))
+    if count <= 20:
+        return matplotlib.colormaps["tab20"](np.arange(count))
+    return matplotlib.colormaps["turbo"](np.linspace(0, 1, count))
+
+
+def _names(axis: Any, vectors: np.ndarray, names: list) -> None:
+    from matplotlib.patheffects import withStroke
+
+    for place, name in zip(vectors, names, strict=True):
+        axis.annotate(plain(str(name)), place, (5, 4), textcoords="offset points", fontsize=7,
+                      path_effects=[withStroke(linewidth=2, foreground="white")])  # fmt: skip
