@@ -148,6 +148,8 @@ def bias(seed, clients=20, classes=10):
         "ids": list(range(clients)),
         "classifiers": cosines(0.5 + seed),
         "prototypes": cosines(1.0 + seed),
+        "mean_classifiers": 0.2 + 0.1 * seed,
+        "mean_prototypes": 0.5 + 0.1 * seed,
         "counts": np.round(shares * random.integers(100, 1000, clients)[:, None]).tolist(),
     }
 
@@ -164,5 +166,5 @@ def cost(seed, rounds=50):
         targets.append({"accuracy": goal, "round": first, "bytes": moved})
     return {
         "parameters": 610_000, "mflops": 87.3, "bytes_up": up, "bytes_down": down,
-        "participants": participants, "curve": curve, "targets": targets,
+        "flops_per_round": 1.5e11, "participants": participants, "curve": curve, "targets": targets,
     }  # fmt: skip

@@ -112,8 +112,6 @@ def test_leaves_out_missing_numbers(study, less):
     runs = {label: less(numbers) for label, numbers in runs_of(study, 2).items()}
     for one in STUDIES[study].draw(runs):
         one.figure.draw_without_rendering()
-    if hasattr(STUDIES[study], "table"):
-        assert STUDIES[study].table(runs).rows
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -190,18 +188,6 @@ def test_show():
     assert canvas.show(0.12345, 0.0067) == "0.1235 ± 0.0067"
     assert canvas.show(0.5, None) == "0.5000"
     assert canvas.show(math.inf) == "inf"
-
-
-def test_tables():
-    table = cost.table(runs_of("cost", 2))
-    assert all(len(row) == len(table.header) for row in table.rows)
-    assert table.header[5:7] == ["40%: rounds", "40%: MB"]
-    missed = made_up.cost(0) | {"targets": [{"accuracy": 0.9, "round": None, "bytes": None}]}
-    assert cost.table({"a": missed}).rows[0][5:] == ["50+", "-"]
-    table = hessian.table(
-        {**runs_of("hessian", 1), "bare": {**made_up.hessian(1), "clients": None}}
-    )
-    assert table.rows[1][3:] == ["-"] * 4
 
 
 class Reader(HTMLParser):

@@ -1,16 +1,19 @@
-"""The analysis of runs as a command: its files, its refusals, and that its numbers are the run's."""
+"""The analysis of runs as a command: its files, its refusals, its numbers beside the run's."""
 
 import json
 import shutil
 from html.parser import HTMLParser
 
+import made_up
 import numpy as np
 import pytest
-from runs import DATA, FEW, PLAIN, directory_of, files_of, train
+from runs import DATA, FEW, PLAIN, files_of, train
 
 from fedjax_nc import cli
 from fedjax_nc.study import analyse as studies
+from fedjax_nc.study import cost
 from fedjax_nc.study.options import STUDIES, Options
+from fedjax_nc.study.tables import tables
 
 TRACKED = ("collapse", "spectrum", "alignment")
 COMMAND = ["--method=fedetf", *DATA, *FEW, *PLAIN, "--rounds=4", "--evaluation.every=2",
@@ -203,6 +206,31 @@ def test_targets_and_labels(run, tmp_path):
     (copy / "config.yaml").write_text((copy / "config.yaml").read_text().replace(
         "\nseed: 0", "\nseed: 7"))  # fmt: skip
     assert list(studies.labels([run, copy])) == ["fedetf, seed 0", "fedetf, seed 7"]
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_tables_have_a_column_per_run(study):
+    """Made-up numbers of three runs, one of them without clients."""
+    runs = {label: getattr(made_up, study)(seed) for seed, label in enumerate("abc")}
+    if study == "hessian":
+        runs["c"] |= {"clients": None}
+    (table,) = tables(study, runs)
+    assert table.header == ["", "a", "b", "c"] and len(table.rows) > 1
+    assert all(len(row) == 4 and all(isinstance(cell, str) for cell in row) for row in table.rows)
+    assert study != "hessian" or [row[3] for row in table.rows][-1] == "-"
+
+
+def test_runs_side_by_side_have_the_same_targets():
+    curves = {"a": [[1, 0.2], [2, 0.8]], "b": [[1, 0.1], [2, 0.3], [3, 0.4]]}
+    runs = {name: made_up.cost(0) | {"curve": curve} for name, curve in curves.items()}
+    runs["b"]["targets"] = [{"accuracy": 0.36, "round": 3, "bytes": 1.0}]
+    found = cost.common(runs)
+    assert [t["accuracy"] for t in found["a"]["targets"]] == [0.2, 0.3, 0.36]
+    assert [t["round"] for t in found["a"]["targets"]] == [1, 2, 2]
+    assert [t["round"] for t in found["b"]["targets"]] == [2, 2, 3]
+    each = (runs["b"]["bytes_up"] + runs["b"]["bytes_down"]) * runs["b"]["participants"]
+    assert found["b"]["targets"][2]["bytes"] == 3 * each
+    assert cost.common(found) == found  # as they are if they are the same
 
 
 def test_plain_numbers():

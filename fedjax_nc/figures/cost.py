@@ -1,7 +1,5 @@
 """What an accuracy costs in rounds and bytes (FedAlign tables 5, 8; FedBlade 2, 10-17)."""
 
-import numpy as np
-
 from fedjax_nc.figures.canvas import (
     Drawn,
     Mark,
@@ -11,9 +9,7 @@ from fedjax_nc.figures.canvas import (
     numbers,
     panels,
     present,
-    show,
 )
-from fedjax_nc.figures.report import Table
 
 REACHED = {"marker": "o", "linestyle": "", "markersize": 7, "markeredgecolor": "black"}
 
@@ -52,30 +48,6 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
         "tables 2 and 12-17."
     )
     return [Drawn("cost", figure, caption)]
-
-
-def table(runs: dict[str, dict]) -> Table:
-    """Size, work and bytes of each run, then rounds and megabytes to each target."""
-    runs = present(runs)
-    goals = sorted({t["accuracy"] for study in runs.values() for t in study["targets"]})
-    header = ["run", "parameters", "MFLOPs", "MB up", "MB down"]
-    header += [f"{goal:.0%}: {unit}" for goal in goals for unit in ("rounds", "MB")]
-    rows = []
-    for label, study in runs.items():
-        row = [label, show(study["parameters"]), show(study["mflops"])]
-        row += [show(study["bytes_up"] / 1e6), show(study["bytes_down"] / 1e6)]
-        reached = {target["accuracy"]: target for target in study["targets"]}
-        last = int(np.max(numbers(study["curve"]).reshape(-1, 2)[:, 0], initial=0))
-        for goal in goals:
-            target = reached.get(goal)
-            if target is None:
-                row += [show(None), show(None)]
-            elif target["round"] is None:
-                row += [f"{last}+", show(None)]  # as FedBlade's tables say "not within"
-            else:
-                row += [show(target["round"]), show(number(target["bytes"]) / 1e6)]
-        rows.append(row)
-    return Table(header, rows)
 
 
 def _megabytes(study: dict) -> float:

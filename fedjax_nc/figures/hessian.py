@@ -14,10 +14,8 @@ from fedjax_nc.figures.canvas import (
     numbers,
     panels,
     present,
-    show,
     span,
 )
-from fedjax_nc.figures.report import Table
 
 KINDS = {"tensor": "a value for each tensor", "parameter": "a value for each parameter"}
 
@@ -30,19 +28,6 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
     if measured:
         drawn += [_clients(measured, shades), _matching(measured, shades)]
     return drawn
-
-
-def table(runs: dict[str, dict]) -> Table:
-    """FedAlign's table 1 without accuracy, and the same with squared norms as it is printed."""
-    names = ("H_N", "H_D", "H_N_squared", "H_D_squared")
-    header = ["run", "top eigenvalue", "trace", *names]
-    rows = []
-    for label, study in present(runs).items():
-        matching = ((study.get("clients") or {}).get("matching") or {}).get("tensor") or {}
-        trace = show(study["trace"]["mean"], study["trace"]["sem"])
-        top = show(study["eigenvalues"][0])
-        rows.append([label, top, trace, *(show(matching.get(name)) for name in names)])
-    return Table(header, rows)
 
 
 def _density(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:

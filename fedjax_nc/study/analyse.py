@@ -140,7 +140,8 @@ def publish(
         shown, left_out = _of_study(name, runs)
         if not shown and not left_out:
             continue
-        drawn = way.draw(shown) if shown else []
+        # a run without the study keeps its colour
+        drawn = way.draw({label: shown.get(label, {}) for label in runs})
         canvas.save(drawn, folder)
         notes = "".join(f" Left out: {reason}." for reason in left_out)
         sections.append(
@@ -201,7 +202,8 @@ def _of_study(name: str, runs: dict[str, dict[str, dict[str, Any]]]) -> tuple[Ru
     """A study's numbers of every run, and why some have none."""
     mine = {label: found[name] for label, found in runs.items() if name in found}
     left_out = [f"{label}: {n['skipped']}" for label, n in mine.items() if "skipped" in n]
-    return {label: n for label, n in mine.items() if "skipped" not in n}, left_out
+    shown = {label: n for label, n in mine.items() if "skipped" not in n}
+    return cost.common(shown) if shown and name == "cost" else shown, left_out
 
 
 def _asked(name: str, options: Options, number: int) -> dict[str, Any]:
