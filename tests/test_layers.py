@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "methods": {"types", "tree", "linalg", "losses", "errors", "data"},
     "train": {"methods", "data", "types", "tree", "config"},
     "evaluate": {"train", "data", "losses", "tree", "types"},
+    "analysis": {"train", "data", "losses", "linalg", "tree", "types"},
     "io": {"config", "errors", "types"},
     "protocols": {"config", "errors", "methods.catalogue"},
     "flags": {"protocols", "config", "errors", "data.catalogue", "methods.catalogue",

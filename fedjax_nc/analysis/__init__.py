@@ -1,0 +1,1 @@
+"""Why a method works: curvature and geometry of trained models."""
