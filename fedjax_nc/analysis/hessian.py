@@ -1,0 +1,136 @@
+"""The Hessian of a model's mean loss over fixed examples, as products with vectors.
+
+The loss is the cross-entropy of the logits in evaluation mode, a function of the parameter groups
+given; statistics are constants. For every batch the gradient is linearised once, and its linear map
+takes one vector after another: they share the pass over the batch, and each finds the batch's
+residuals in the cache (on a CPU 1.3 gradients per product of four, 2.0 of one, 1.7 with vmap).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, PyTree
+
+from fedjax_nc import losses, tree
+from fedjax_nc.analysis.outputs import Batches, in_batches
+from fedjax_nc.data.federated import Pool
+from fedjax_nc.train.executors import Executor
+from fedjax_nc.types import Batch, Model, Weights
+
+Progress = Callable[[int, int], None]  # (done, of how many)
+Reduce = Callable[[Any, Any], Any]  # (vectors, products), linear in the products
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Hessian:
+    """The Hessian of one model, or of several whose weights are stacked on a leading axis."""
+
+    weights: Weights
+    pool: Pool
+    batches: Batches
+    apply: Callable[..., Any] = field(metadata={"static": True})
+    groups: tuple[str, ...] = field(metadata={"static": True})
+    several: bool = field(metadata={"static": True})
+
+    @property
+    def point(self) -> PyTree:
+        """The parameters it is a function of: a vector has their shape."""
+        params = tree.pick(self.weights.params, self.groups)
+        return tree.take(params, 0) if self.several else params
+
+    @property
+    def size(self) -> int:
+        """Number of rows and columns."""
+        return tree.num_elements(jax.eval_shape(lambda h: h.point, self))
+
+    def sums(self, vectors: PyTree, reduce: Reduce) -> PyTree:
+        """What `reduce` makes of vectors, stacked, and their products; for every model."""
+        apply = partial(self.apply, reduce=reduce)
+        if self.several:  # the executor deals out pairs of model and batch
+            apply = jax.vmap(apply, (0, None, None, None))
+        return apply(self.weights, self.pool, self.batches, vectors)
+
+
+def make_hessian(
+    model: Model, batches: Callable[..., Batch], executor: Executor, batch_size: int,
+    groups: tuple[str, ...],
+) -> Callable[..., Hessian]:  # fmt: skip
+    """The function (weights, pool, numbers, several=False) -> Hessian.
+
+    Whatever is computed of the Hessians it gives is compiled once for each number of examples.
+
+    Args:
+      model: evaluated without training, so that statistics and dropout are fixed.
+      batches: (pool, numbers, mask, None) -> Batch, as `local.Trainer.batches`.
+      executor: deals out the batches; each core has its own.
+      batch_size: examples linearised at once; memory grows with it, the result does not change.
+      groups: names of the parameter groups that vary, those a method trains.
+    """
+
+    def of_batch(weights: Weights, pool: Pool, row: Batches, vectors: PyTree) -> PyTree:
+        batch = batches(pool, row.numbers, row.mask, None)
+
+        def loss(trained):
+            varied = Weights({**weights.params, **trained}, weights.stats)
+            out, _ = model.apply(varied, batch.x, train=False, mask=batch.mask)
+            values = losses.cross_entropy(out.logits, batch.y)
+            return jnp.sum(jnp.where(batch.mask, values, 0.0))
+
+        _, product = jax.linearize(jax.grad(loss), tree.pick(weights.params, groups))
+        return lax.map(product, vectors)
+
+    def apply(weights: Weights, pool: Pool, rows: Batches, vectors: PyTree, reduce: Reduce):
+        def one(broadcast, row):
+            weights, pool, vectors = broadcast
+            return {}, reduce(vectors, of_batch(weights, pool, row, vectors))
+
+        steps = jnp.ones(len(rows.mask), jnp.int32)
+        _, total = executor.run(one, (weights, pool, vectors), rows, steps)
+        return tree.scale(1 / jnp.sum(rows.mask), total)
+
+    def at(weights: Weights, pool: Pool, numbers: Any, several: bool = False) -> Hessian:
+        chex.assert_rank(numbers, 1)
+        chex.assert_equal(set(groups) <= set(weights.params), True)
+        rows = in_batches(np.asarray(numbers), batch_size)
+        weights, pool, rows = executor.place((weights, pool, rows))
+        return Hessian(weights, pool, rows, apply, groups, several)
+
+    return at
+
+
+@jax.jit
+def products(hessian: Hessian, vectors: PyTree) -> PyTree:
+    """H v of several vectors, stacked; of several models each with all of them."""
+    return hessian.sums(vectors, lambda _, products: products)
+
+
+@partial(jax.jit, static_argnames="chunk")
+def _rows(hessian: Hessian, first: Int[Array, ""], chunk: int) -> Float[Array, "chunk n"]:
+    flat, unravel = ravel_pytree(hessian.point)
+    units = jax.nn.one_hot(first + jnp.arange(chunk), flat.size, dtype=flat.dtype)
+    found = hessian.sums(jax.vmap(unravel)(units), lambda _, products: products)
+    return jax.vmap(lambda row: ravel_pytree(row)[0])(found)
+
+
+def dense(
+    hessian: Hessian, *, chunk: int = 16, progress: Progress = lambda done, total: None
+) -> np.ndarray:
+    """The whole matrix of one model, by products with unit vectors: a check for small models.
+
+    In the order of `ravel_pytree(hessian.point)`.
+    """
+    chex.assert_equal(hessian.several, False)
+    rows, size = [], hessian.size
+    for first in range(0, size, chunk):
+        rows.append(np.asarray(_rows(hessian, jnp.asarray(first), chunk)))
+        progress(min(first + chunk, size), size)
+    return np.concatenate(rows)[:size]
