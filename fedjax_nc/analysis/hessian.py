@@ -100,7 +100,7 @@ def make_hessian(
     def at(weights: Weights, pool: Pool, numbers: Any, several: bool = False) -> Hessian:
         chex.assert_rank(numbers, 1)
         chex.assert_equal(set(groups) <= set(weights.params), True)
-        rows = in_batches(np.asarray(numbers), batch_size)
+        rows = in_batches(numbers, batch_size)
         weights, pool, rows = executor.place((weights, pool, rows))
         return Hessian(weights, pool, rows, apply, groups, several)
 

@@ -33,13 +33,15 @@ class Seen(NamedTuple):
     mask: Bool[Array, "*k n"]
 
 
-def in_batches(numbers: np.ndarray, batch_size: int) -> Batches:
+def in_batches(numbers: Any, batch_size: int) -> Batches:
     """These examples in order."""
+    numbers = np.asarray(numbers, np.int32)
+    assert len(numbers), "no examples"
     count = -(-len(numbers) // batch_size)
     padded = np.pad(numbers, (0, count * batch_size - len(numbers)), mode="edge")
     mask = np.arange(len(padded)) < len(numbers)
     shape = (count, batch_size)
-    return Batches(jnp.asarray(padded.reshape(shape), jnp.int32), jnp.asarray(mask.reshape(shape)))
+    return Batches(jnp.asarray(padded.reshape(shape)), jnp.asarray(mask.reshape(shape)))
 
 
 def make_outputs(task: Task, executor: Executor) -> Callable[[Weights, Pool, Batches], Seen]:
