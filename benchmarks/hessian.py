@@ -232,8 +232,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", default=str(RESULTS), help="results file")
     flags = parser.parse_args(argv)
     try:
-        for kind, given, allowed in (("model", flags.model, MODELS), ("lowering", flags.conv, CONVS),
-                                     ("peer", flags.against, ("", "torch"))):  # fmt: skip
+        named = [("model", flags.model, MODELS), ("lowering", flags.conv, CONVS),
+                 ("peer", flags.against, ("", "torch"))]  # fmt: skip
+        for kind, given, allowed in named:
             if given not in allowed:
                 raise unknown(kind, given, filter(None, allowed))
         if flags.model not in fitting(workload.SHAPE):
