@@ -109,9 +109,32 @@ def sheets(result: dict[str, Any]) -> list[Sheet]:
         head = ["", "M parameters", "MFLOPs", "compile s", "warm s", "images/s", "GFLOP/s",
                 "MB per client"]  # fmt: skip
         made.append(Sheet(f"local training of every model, batch {m['batch_size']}", head, cells))
+    if "hessian" in result:
+        made.append(_products(result["hessian"]))
     if "shapes" in result:
         made.append(_convolutions(result))
     return made
+
+
+def _products(h: dict[str, Any]) -> Sheet:
+    lines = []
+    for r in h["rows"]:
+        who = f"{LABELS[r['name']]}, {r['variant']}"
+        lines.append([who, f"{r['gradient']:.2f}", f"{r['product']:.2f}", ratio(r["ratio"]),
+                      ratio(r["over_ours"]), ratio(r["over_ours_in_program"])])  # fmt: skip
+        if r["name"] == "ours":
+            each = r["seconds_in_program"]
+            lines.append([f"{who}, {h['products']} products in one program",
+                          f"{r['gradient']:.2f}", f"{each:.2f}", ratio(r["ratio_in_program"]),
+                          ratio(each / r["product"]), ratio(1.0)])  # fmt: skip
+    title = (
+        f"Hessian-vector products of {h['model']}, {h['images']} images ({h['of']}): top "
+        f"eigenvalue {h['top']:.3g} (within {h['top_error']:.1g}), trace {h['trace']:.4g} "
+        f"+- {h['trace_error']:.2g} (standard error)"
+    )
+    head = ["", "s per gradient", "s per product", "product / gradient", "over ours alone",
+            "over ours in the program"]  # fmt: skip
+    return Sheet(title, head, lines)
 
 
 def _convolutions(result: dict[str, Any]) -> Sheet:

@@ -37,6 +37,12 @@ def _ratios(results):
         ("`resnet20`, ten clients, over plain PyTorch", "resnet20-ten-clients", "resnet20",
          ("torch",), 1.0),
     ]  # fmt: skip
+    if found := results.get("hessian"):
+        peers = [row for row in found["hessian"]["rows"] if row["name"] != "ours"]
+        for what, field in (("alone", "over_ours"), ("in one program", "over_ours_in_program")):
+            if peers:
+                text = f"Hessian-vector product {what} over PyTorch's double backward"
+                yield text, 1.0, min(row[field] for row in peers)
     for text, file, model, names, least in wanted:
         rows = [row for row in results.get(file, {}).get("rows", [])
                 if row["name"] in names and row["workload"]["model"] == model]  # fmt: skip
@@ -53,6 +59,11 @@ def _limits(results):
         for what, unit in (("seconds", "seconds"), ("memory_mb", "memory")):
             ratio = g[f"last_ten_{what}"] / g[f"first_ten_{what}"]
             yield f"{unit} of rounds 91 to 100 over 1 to 10", 1.1, ratio, "x"
+    if found := results.get("hessian"):
+        ours = found["hessian"]["rows"][0]
+        text = f"Hessian-vector product over a gradient, `{found['hessian']['model']}`"
+        yield f"{text}, in one program", 2.5, ours["ratio_in_program"], "x"
+        yield f"{text}, alone", 2.5, ours["ratio"], "x"
     if found := results.get("start"):
         seconds = found["start"]["warm_seconds"]
         yield "start to first round on `mnist5k`, warm cache", 6.0, seconds, " s"

@@ -210,7 +210,7 @@ def test_batches_and_their_padding_change_nothing(x64):
 
 def test_results_repeat_and_compile_once():
     _, h = network(MLP, executor="sharded")
-    programs = curvature._probe, curvature._step, lanczos._tridiagonal, hessian._rows
+    programs = curvature.probe_chunk, curvature._step, lanczos.tridiagonal, hessian._rows
     before = None
     found = []
     for factor in (1.0, 1.0, 1.5):

@@ -7,6 +7,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from fedjax_nc import linalg, tree
@@ -39,13 +40,12 @@ class Eigen(NamedTuple):
 
 def rademacher(point: PyTree, key: Key[Array, ""], numbers: Int[Array, " m"]) -> PyTree:
     """Vectors of random signs; each number has its own, whichever others are drawn with it."""
-    leaves, structure = jax.tree.flatten(point)
+    flat, unravel = ravel_pytree(point)  # one draw: a draw for every tensor takes long to compile
 
     def one(number):
-        keys = jax.random.split(jax.random.fold_in(key, number), len(leaves))
-        draws = [jax.random.rademacher(k, x.shape, x.dtype)
-                 for k, x in zip(keys, leaves, strict=True)]  # fmt: skip
-        return jax.tree.unflatten(structure, draws)
+        return unravel(
+            jax.random.rademacher(jax.random.fold_in(key, number), flat.shape, flat.dtype)
+        )
 
     return jax.vmap(one)(numbers)
 
@@ -61,7 +61,7 @@ def probe(
     tensors, diagonal = [], None
     for first in range(0, probes, chunk):
         last = min(first + chunk, probes)
-        found, part = _probe(hessian, key, jnp.asarray([first, last]), min(chunk, probes))
+        found, part = probe_chunk(hessian, key, jnp.asarray([first, last]), min(chunk, probes))
         tensors.append(np.asarray(found)[..., : last - first, :])
         diagonal = part if diagonal is None else tree.add(diagonal, part)
         progress(last, probes)
@@ -69,7 +69,10 @@ def probe(
 
 
 @partial(jax.jit, static_argnames="chunk")
-def _probe(hessian: Hessian, key, ends, chunk: int):
+def probe_chunk(
+    hessian: Hessian, key: Key[Array, ""], ends: Int[Array, "2"], chunk: int
+) -> tuple[Float[Array, "*models chunk t"], PyTree]:
+    """The sums in tensors of the probes from the first end to before the second, and over them."""
     numbers = ends[0] + jnp.arange(chunk)
     signs = rademacher(hessian.point, key, numbers)
     kept = numbers < ends[1]  # the last chunk is filled up with zeros, which add nothing
@@ -148,10 +151,8 @@ def _unit(vector: PyTree) -> PyTree:
 
 
 def _normal(point: PyTree, key: Key[Array, ""]) -> PyTree:
-    leaves, structure = jax.tree.flatten(point)
-    keys = jax.random.split(key, len(leaves))
-    draws = [jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)]
-    return _unit(jax.tree.unflatten(structure, draws))
+    flat, unravel = ravel_pytree(point)
+    return _unit(unravel(jax.random.normal(key, flat.shape, flat.dtype)))
 
 
 def matching(

@@ -47,10 +47,16 @@ def lanczos(
     """
     chex.assert_equal(hessian.several, False)
     depth = min(products, hessian.size)
-    found = _tridiagonal(hessian, key, starts, depth, progress)
+    return read(tridiagonal(hessian, key, starts, depth, progress))
+
+
+def read(found: Any) -> Ritz:
+    """What `tridiagonal` says about eigenvalues."""
     diagonal, beside = (np.asarray(x, float) for x in found.J_small)
-    residual = [np.asarray(x, float).reshape(starts, -1) for x in jax.tree.leaves(found.residual)]
-    last = np.sqrt(sum(np.sum(x**2, 1) for x in residual))
+    rest = [
+        np.asarray(x, float).reshape(len(diagonal), -1) for x in jax.tree.leaves(found.residual)
+    ]
+    last = np.sqrt(sum(np.sum(x**2, 1) for x in rest))
     resolution = 10 * float(jnp.finfo(found.J_small[0].dtype).eps)
     ritz = [_ritz(*one, resolution) for one in zip(diagonal, beside, last, strict=True)]
     values, coordinates, errors = (np.stack(x) for x in zip(*ritz, strict=True))
@@ -58,7 +64,10 @@ def lanczos(
 
 
 @partial(jax.jit, static_argnums=(2, 3, 4))
-def _tridiagonal(hessian: Hessian, key, starts: int, depth: int, progress: Progress | None):
+def tridiagonal(
+    hessian: Hessian, key: Key[Array, ""], starts: int, depth: int, progress: Progress | None
+) -> Any:
+    """matfree's decomposition from every start, as one program."""
     turns = itertools.cycle(range(1, depth + 1))  # the program may run again
 
     @jax.custom_batching.custom_vmap
