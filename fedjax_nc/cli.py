@@ -12,6 +12,8 @@ from fedjax_nc import flags
 from fedjax_nc.config import RunConfig
 from fedjax_nc.errors import UserError
 
+_PATIENCE = 7 * 24 * 3600  # seconds
+
 
 def train(argv: list[str]) -> int:
     """`experiments/run.py`: train, `--list`, `--dry-run`. Returns the exit code."""
@@ -100,11 +102,15 @@ def start_jax(devices: int) -> None:
     # LAPACK's threads: the small solves of a log-determinant would wait for a busy core (2.4 ms
     # instead of 0.05 ms for 64 x 64)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # a device waits for the one with the longest clients; XLA would end the process after 40 s
+    options = [f"--xla_cpu_collective_call_{name}_timeout_seconds={_PATIENCE}"
+               for name in ("warn_stuck", "terminate")]  # fmt: skip
     if devices in (0, cores) and cores > 1:
         # a core has its own clients: splitting their operations over cores only costs (8 % of the
         # fixed workload's round; nothing on small networks)
         os.environ.setdefault("NPROC", "1")  # threads of XLA's pool
-        os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
+        options.append("--xla_cpu_multi_thread_eigen=false")
+    os.environ.setdefault("XLA_FLAGS", " ".join(options))
     with contextlib.suppress(RuntimeError):  # a program that has used jax keeps its devices
         jax.config.update("jax_num_cpu_devices", devices or cores)
     # JAX_COMPILATION_CACHE_DIR, or the program we are part of, may have chosen one already

@@ -129,21 +129,19 @@ def make_personalise(
 
 def personalise(
     task: Task, executor: Executor, batch_size: int, phases: tuple, state: State, hyper: Hyper,
-    data: FederatedData, progress: Callable[[int, int], None],
-    seeds: FederatedData | None = None, feed: stream.Feed | None = None,
+    feed: stream.Feed, progress: Callable[[int, int], None], seeds: FederatedData | None = None,
 ) -> Score:  # fmt: skip
     """All clients' own models on their own tests, in about ten steps so that progress shows."""
     clients, axis = task.federation.clients, 0 if seeds is None else 1
     group = min(clients, executor.lanes * -(-clients // (10 * executor.lanes)))
-    sizes = np.asarray(data.train.size).reshape(-1, clients).sum(0)
-    order = np.argsort(-sizes, kind="stable")  # groups of like sizes
+    order = np.argsort(-feed.sizes, kind="stable")  # groups of like sizes
     fn = make_personalise(task, executor, batch_size, phases, seeds)
     light = State(state.round, state.key, state.weights, state.shared, {})
     scores, starts = [], range(0, clients, group)
     ends = [min(start + group, clients) for start in starts]
     # the last group overlaps: another size would compile again
     groups = [order[end - group : end] for end in ends]
-    pieces = (feed or stream.on_device(data)).clients(groups, tests=True)
+    pieces = feed.clients(groups, tests=True)
     for start, end, ids, piece in zip(starts, ends, groups, pieces, strict=False):
         kept = jax.tree.map(lambda x, ids=ids: x.take(ids, axis=axis), dict(state.clients))
         kept, ids = executor.place((kept, jnp.asarray(ids)))
@@ -159,7 +157,7 @@ def make_calibrate(
 ) -> Callable[..., Weights]:
     """The method's step after the last round: sums over everybody's data, then its solution.
 
-    A function of (weights, key, data), and of a feed if the examples are on the host.
+    A function of (weights, key, feed).
     """
     posthoc = task.method.posthoc
     assert posthoc is not None
@@ -182,12 +180,10 @@ def make_calibrate(
     if executor.jit:
         collect, solve = jax.jit(collect), jax.jit(solve)
 
-    def run(weights: Weights, key: jax.Array, data: FederatedData, feed: Any = None) -> Weights:
-        size = task.federation.participants if feed else task.federation.clients
-        everybody = np.arange(task.federation.clients)
+    def run(weights: Weights, key: jax.Array, feed: stream.Feed) -> Weights:
+        everybody, size = np.arange(task.federation.clients), feed.at_once
         groups, sums = [everybody[i : i + size] for i in range(0, len(everybody), size)], None
-        pieces = (feed or stream.on_device(data)).clients(groups)
-        for ids, piece in zip(groups, pieces, strict=False):
+        for ids, piece in zip(groups, feed.clients(groups), strict=False):
             new = jax.block_until_ready(collect(weights, executor.place(ids), piece))
             sums = new if sums is None else tree.add(sums, new)
         return solve(weights, sums, key)

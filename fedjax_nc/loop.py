@@ -267,7 +267,7 @@ def _calibrated(job: Job, state: State) -> list[dict[str, Any]]:
     size = job.config.evaluation.batch_size
     feed = job.feed
     weights = evaluate.make_calibrate(job.task, job.executor, size, job.axes)(
-        _tested(job, state), state.key, job.data, feed if job.host else None
+        _tested(job, state), state.key, feed
     )
     evaluate_fn = evaluate.make_evaluate(job.task, job.executor, size, job.axes)
     scores = evaluate_fn(weights, feed.tests())
@@ -290,8 +290,8 @@ def _personal(job: Job, state: State, reporter: Reporter) -> list[dict[str, Any]
             continue
         score = evaluate.personalise(
             job.task, job.executor, cfg.evaluation.batch_size, phases, state,
-            Hyper(hyper.lr, term_weights), job.data, partial(reporter.stage, f"{name} models"),
-            job.axes, job.feed,
+            Hyper(hyper.lr, term_weights), job.feed, partial(reporter.stage, f"{name} models"),
+            job.axes,
         )  # fmt: skip
         for i, result in enumerate(results):
             own = score if job.seeds is None else jax.tree.map(lambda x, i=i: x[i], score)

@@ -1,11 +1,15 @@
 """Running commands and reading what they leave: what several tests share."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+import pytest
 
 from fedjax_nc import cli, config, flags
 from fedjax_nc.io import rundir
@@ -43,6 +47,24 @@ def train(out, argv):
     """Run in this process, successfully; the first seed's directory."""
     assert cli.train([*argv, f"--out={out}"]) == 0
     return directory_of(out, argv, flags.parse(list(argv)).configs[0].seed)
+
+
+PEAK = """
+import atexit, runpy, sys
+status = lambda: dict(line.split(":") for line in open("/proc/self/status"))
+atexit.register(lambda: print("peak", status()["VmHWM"].split()[0]))
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc")
+
+
+def peak_of(script, *argv):
+    """The most megabytes that a command had in memory."""
+    command = [sys.executable, "-c", PEAK, f"experiments/{script}", *argv]
+    quick = os.environ | {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=quick, check=True, capture_output=True, text=True)
+    return int(done.stdout.split("peak")[-1]) / 1e3
 
 
 def rows_of(directory):

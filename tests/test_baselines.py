@@ -7,6 +7,7 @@ import pytest
 from trees import differ, identical, only, plain, same
 
 from fedjax_nc import losses, tree
+from fedjax_nc.data.stream import on_device
 from fedjax_nc.evaluate import make_calibrate
 from fedjax_nc.methods import catalogue, registry
 from fedjax_nc.methods.base import Phase, Term
@@ -215,7 +216,7 @@ def test_ccvr_moves_the_head_only(tiny, rule):
     t = tiny(f"fedavg | ccvr(samples=20, rule='{rule}')")
     state, _ = t.run(2)
     calibrate = make_calibrate(t.task, executors.make_executor("scan"), 4)
-    weights = calibrate(state.weights, state.key, t.data)
+    weights = calibrate(state.weights, state.key, on_device(t.data))
     identical(weights.params["body"], state.weights.params["body"])
     assert differ(weights.params["head"], state.weights.params["head"])
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(weights))

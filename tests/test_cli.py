@@ -295,6 +295,9 @@ def test_a_core_for_itself_unless_told_otherwise(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     cli.start_jax(1)
     assert "NPROC" not in os.environ  # one device may use all cores
+    assert "eigen" not in os.environ["XLA_FLAGS"]
+    # and one of few waits for the others
+    assert "terminate_timeout_seconds=604800" in os.environ["XLA_FLAGS"]
     monkeypatch.setenv("XLA_FLAGS", "mine")
     cli.start_jax(0)
     assert (os.environ["NPROC"], os.environ["XLA_FLAGS"]) == ("1", "mine")

@@ -80,7 +80,7 @@ def test_personalise_fedetf(x64, tiny):
         tested.loss
     )  # tests are among the training examples here
     seen = []
-    whole = evaluate.personalise(t.task, how, 4, phases, t.state(), hyper, t.data,
+    whole = evaluate.personalise(t.task, how, 4, phases, t.state(), hyper, on_device(t.data),
                                  lambda *progress: seen.append(progress))  # fmt: skip
     same(whole, score)
     assert seen[-1] == (6, 6)
@@ -134,7 +134,9 @@ def test_calibration_is_least_squares(x64, tiny):
     expected = np.linalg.solve(z.T @ z + ridge * np.eye(z.shape[1]), z.T @ y)
     for executor in ("scan", "sharded", "debug"):
         how = executors.make_executor(executor)
-        after = evaluate.make_calibrate(t.task, how, 3)(weights, jax.random.key(0), t.data)
+        after = evaluate.make_calibrate(t.task, how, 3)(
+            weights, jax.random.key(0), on_device(t.data)
+        )
         np.testing.assert_allclose(after.params["head"]["kernel"], expected, rtol=1e-9)
         same(after.params["body"], weights.params["body"])
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from PIL import Image
-from runs import PLAIN, directory_of, rows_of
+from runs import PLAIN, directory_of, needs_proc, peak_of, rows_of
 
 from fedjax_nc import cli
 from fedjax_nc.config import Data
@@ -95,3 +95,30 @@ def test_a_run_from_the_directory(folder, tmp_path):
             "--execution.pool_mb=0", *PLAIN]  # fmt: skip
     assert cli.train([*argv, f"--out={tmp_path}"]) == 0
     assert len(rows_of(directory_of(tmp_path, argv))) == 2
+
+
+@pytest.mark.slow
+@needs_proc
+def test_memory_does_not_grow_with_the_pictures(tmp_path):
+    """Of preparing ImageNet's directory and of training, whose rounds are alike."""
+    side, peaks = 96, []
+    noise = np.random.RandomState(0).randint(0, 256, (side, 120, 3)).astype(np.uint8)
+    Image.fromarray(noise).save(tmp_path / "picture.jpg")
+    for times in (1, 10):
+        root, data = tmp_path / f"pictures{times}", tmp_path / f"data{times}"
+        for wnid in imagenet.classes("imagenet100"):
+            for split, count in (("train", 10 * times), ("val", 1)):
+                (root / split / wnid).mkdir(parents=True)
+                for i in range(count):
+                    (root / split / wnid / f"{i}.JPEG").hardlink_to(tmp_path / "picture.jpg")
+        made = [f"--data.dir={data}", f"--data.side={side}"]
+        preparing = peak_of("prepare_data.py", "imagenet100", f"--from={root}", *made)
+        training = peak_of(
+            "run.py", "--dataset=imagenet100", *made, "--method=fedavg", "--model=mlp", *PLAIN,
+            "--rounds=2", "--data.partition=iid", "--execution.pool_mb=0", "--local.epochs=1",
+            f"--federation.clients={20 * times}", "--federation.participants=5",
+            "--evaluation.every=2", f"--out={tmp_path / 'out'}")  # fmt: skip
+        peaks.append((1000 * times * side * side * 3 / 1e6, preparing, training))
+        print("{:.0f} MB of pictures: {:.0f} MB to prepare, {:.0f} MB to train".format(*peaks[-1]))
+    few, many = np.array(peaks)
+    assert (many - few)[0] > 240 and ((many - few)[1:] < 60).all(), peaks

@@ -88,9 +88,10 @@ def test_seeds_at_once_equal_separate_ones(x64, tiny, spec, executor, own):
     phases = t.task.method.finetune or t.task.method.phases
     hyper = t.hyper if phases == t.task.method.phases else t.hyper._replace(term_weights=())
     quiet = lambda *_: None  # noqa: E731
-    score = evaluate.personalise(t.task, how, 4, phases, state, hyper, data, quiet, axes)
+    score = evaluate.personalise(t.task, how, 4, phases, state, hyper, on_device(data), quiet, axes)
     for i, (e, (other, _)) in enumerate(zip(each, expected, strict=True)):
-        alone = evaluate.personalise(t.task, how, 4, phases, other, hyper, how.place(e.data), quiet)
+        feed = on_device(how.place(e.data))
+        alone = evaluate.personalise(t.task, how, 4, phases, other, hyper, feed, quiet)
         same(tree.take(score, i), alone)
 
 

@@ -1,15 +1,12 @@
 """Examples on the host: the same bits as on the device, fetched ahead, in bounded memory."""
 
 import json
-import os
-import subprocess
-import sys
 import threading
 
 import jaxtyping
 import numpy as np
 import pytest
-from runs import COMMAND, ROOT, assert_same_run, directory_of, steps_of
+from runs import COMMAND, assert_same_run, directory_of, needs_proc, peak_of, steps_of
 
 from fedjax_nc import cli, console
 from fedjax_nc.data import stream
@@ -114,16 +111,8 @@ def test_dry_run_says_where_the_examples_are(capfd, monkeypatch):
     assert "pool 0.1 MB in host memory, 0.0 MB of it on the device" in text
 
 
-LARGE = """
-import sys
-from fedjax_nc import cli
-assert cli.train(sys.argv[1:]) == 0
-print([line for line in open("/proc/self/status") if line.startswith("VmHWM")][0].split()[1])
-"""
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="memory is read from /proc")
+@needs_proc
 def test_memory_does_not_grow_with_the_dataset(tmp_path):
     """The peak of two runs whose rounds are alike, the second with ten times the pictures."""
     side, peaks, sizes = 64, [], []
@@ -142,9 +131,7 @@ def test_memory_does_not_grow_with_the_dataset(tmp_path):
                 f"--federation.clients={clients}", "--federation.participants=10",
                 "--local.epochs=1", "--evaluation.no-personal", "--data.client_test=split",
                 "--evaluation.every=2", f"--out={tmp_path / 'out'}"]  # fmt: skip
-        done = subprocess.run([sys.executable, "-c", LARGE, *argv], cwd=ROOT, check=True,
-                              capture_output=True, text=True)  # fmt: skip
-        peaks.append(int(done.stdout.split()[-1]) / 1e3)
+        peaks.append(peak_of("run.py", *argv))
     assert sizes[1] - sizes[0] > 1000
     assert peaks[1] - peaks[0] < 250, (sizes, peaks)
 

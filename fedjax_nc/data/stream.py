@@ -46,10 +46,14 @@ class Feed(NamedTuple):
     clients: (groups of clients, tests=False) -> for each group the data with its training examples,
              and with its test examples if they are asked for
     tests:   () -> all test examples, in pieces; a row goes on where the piece before left it
+    sizes:   how many training examples each client has; of several seeds, their sum
+    at_once: how many clients' examples there is room for
     """
 
     clients: Callable[..., Iterator[FederatedData]]
     tests: Callable[[], "Iterator[Tests]"]
+    sizes: np.ndarray
+    at_once: int
 
 
 class Tests(NamedTuple):
@@ -63,8 +67,9 @@ class Tests(NamedTuple):
 def on_device(data: FederatedData) -> Feed:
     """Everything is there already."""
     clients, official = (np.arange(t.index.shape[-2]) for t in (data.client_test, data.test))
+    sizes = np.asarray(data.train.size).reshape(-1, len(clients)).sum(0)
     return Feed(lambda groups, tests=False: itertools.repeat(data),
-                lambda: iter((Tests(data, clients, official),)))  # fmt: skip
+                lambda: iter((Tests(data, clients, official),)), sizes, len(sizes))  # fmt: skip
 
 
 def from_host(
@@ -103,7 +108,7 @@ def from_host(
 
         return ahead(one, cut((client_test, test), batch_size, most))
 
-    return Feed(clients, pieces)
+    return Feed(clients, pieces, train.size, participants)
 
 
 def room(sizes: np.ndarray, clients: int) -> int:
