@@ -97,7 +97,7 @@ def _clients(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
         axis.errorbar(trace, rows, xerr=np.nan_to_num(error), fmt="o", markersize=4,
                       color=shades[label], elinewidth=1, alpha=0.8)  # fmt: skip
     name_rows(axis, list(runs))
-    axis.set(xlabel="trace of the Hessian on one client's examples ± standard error")
+    axis.set(xlabel="trace of the Hessian of a client's model ± standard error")
     caption = (
         "The trace of the same model's Hessian on each client's own examples, a dot for each. A "
         "wide row means clients see differently curved losses and pull the average apart. It is "

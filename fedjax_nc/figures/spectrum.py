@@ -34,10 +34,10 @@ def _singular(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
         for label, values in found.items():
             index = np.arange(1, len(values) + 1)
             axis.plot(index, np.where(values > 0, values, np.nan), color=shades[label])
-        top = span(list(found.values()))[1]
+        low, top = span([values[values > 0] for values in found.values()])
         axis.set_yscale("log")
-        # below is rounding of float32, and would flatten what is above
-        axis.set_ylim(top * 1e-9, top * 3)
+        # far below is rounding of float32, and would flatten what is above
+        axis.set_ylim(max(low / 3, top * 1e-7), top * 3)
         axis.set(xlabel="index of singular value", ylabel="singular value, log scale", title=title)
         axis.grid(alpha=0.3)
     legend(figure, {label: shades[label] for label in runs})

@@ -92,18 +92,18 @@ def _planes(run: Subject, progress: Progress) -> dict[str, tuple[surfaces.Plane,
     top = lanczos.extreme(_ritz(run, progress), count=2, by="value")
     found = {}
     if len(top.values) > 1:
-        axes = [f"along eigenvector {i + 1} (λ = {v:.3g})" for i, v in enumerate(top.values)]
+        axes = [f"eigenvector {i + 1} (λ = {v:.3g})" for i, v in enumerate(top.values)]
         found["eigenvectors"] = (*(tree.take(top.vectors, i) for i in range(2)), 1.0, axes)
     keys = jax.random.split(jax.random.fold_in(jax.random.key(run.options.seed), 3), 2)
     drawn = [surfaces.filter_normalised(trained, key) for key in keys]
-    axes = [f"along random direction {i}, filter norms" for i in (1, 2)]
+    axes = [f"random direction {i}, filter norms" for i in (1, 2)]
     found["random"] = (*drawn, 1.0, axes)
     if len(run.ids) > 1:
         local = tree.pick(run.local_models.params, run.trained)
         first, second = surfaces.principal(trained, local)
         away = jax.tree.map(lambda m, o: m - o, local, trained)
         lengths = [tree.dot(*[tree.take(away, i)] * 2) for i in range(len(run.ids))]
-        axes = [f"along principal direction {i} of clients' updates" for i in (1, 2)]
+        axes = [f"clients' direction {i}" for i in (1, 2)]
         found["clients"] = (first, second, 1.25 * float(max(lengths)) ** 0.5, axes)
     return {
         name: (surfaces.Plane(run.weights, first, second), reach, axes)
