@@ -149,6 +149,8 @@ def _convolutions(result: dict[str, Any]) -> Sheet:
         shape = f"{row['side']}², {row['inputs']}→{row['outputs']}, {row['kernel']}x{row['kernel']}"
         shape += f", stride {row['stride']}" if row["stride"] > 1 else ""
         shape += f", {row['groups']} groups" if row["groups"] > 1 else ""
+        at_once = row.get("clients", 1)  # older results have none
+        shape += f", {at_once} clients at once" if at_once > 1 else ""
         lines.append([shape, *cells, row["auto"]])
     title = f"milliseconds per step of {result['batch']} images on every core at once"
     return Sheet(title, ["layer", *names, "auto takes"], lines)

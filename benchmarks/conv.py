@@ -43,6 +43,7 @@ class Shape(NamedTuple):
     padding: int = 0
     groups: int = 1
     first: bool = False  # of the network: nobody asks for the gradient by the images
+    clients: int = 1  # at once on a device (vmap), each with kernels of its own; they share a batch
 
 
 SHAPES = [
@@ -60,6 +61,10 @@ SHAPES = [
     Shape(32, 16, 32, 1, stride=2),
     Shape(16, 64, 64, 3, padding=1, groups=64),  # depthwise
     Shape(16, 64, 64, 3, padding=1, groups=4),
+    Shape(16, 64, 64, 3, padding=1, groups=64, clients=5),
+    Shape(16, 192, 192, 3, stride=2, padding=1, groups=192),  # mobilenet_v2
+    Shape(16, 192, 192, 3, stride=2, padding=1, groups=192, clients=5),
+    Shape(16, 64, 64, 3, padding=1, groups=4, clients=5),
 ]
 SPECIAL = {"pointwise": lambda s: s.kernel == 1, "depthwise": lambda s: s.groups == s.inputs > 1,
            "grouped": lambda s: 1 < s.groups < s.inputs}  # fmt: skip
@@ -98,19 +103,22 @@ def seconds(fn, shape: Shape) -> float:
         dx, dk = (0.0, *grads)[-2:]
         return x - dx, kernel - dk
 
+    def client(x, kernel):
+        return lax.fori_loop(0, STEPS, step, (x, kernel))
+
     def on_device(x, kernel):
-        out = lax.fori_loop(0, STEPS, step, (x[0], kernel[0]))
-        return jax.tree.map(lambda a: a[None], out)
+        if shape.clients > 1:
+            return jax.vmap(client)(x, kernel)
+        return jax.tree.map(lambda a: a[None], client(x[0], kernel[0]))
 
     split = PartitionSpec("d")
     run = jax.jit(jax.shard_map(on_device, mesh=mesh, in_specs=split, out_specs=split,
                                 check_vma=False))  # fmt: skip
     key, width = jax.random.key(0), shape.inputs // shape.groups
-    x = jax.random.normal(key, (devices, BATCH, shape.side, shape.side, shape.inputs))
+    lead, batch = devices * shape.clients, BATCH // shape.clients
+    x = jax.random.normal(key, (lead, batch, shape.side, shape.side, shape.inputs))
     x = jax.vmap(tiles.tile)(x) if fn is tiles.winograd else x
-    kernel = 0.1 * jax.random.normal(
-        key, (devices, shape.kernel, shape.kernel, width, shape.outputs)
-    )
+    kernel = 0.1 * jax.random.normal(key, (lead, shape.kernel, shape.kernel, width, shape.outputs))
     jax.block_until_ready(run(x, kernel))
     times: list[float] = []
     while len(times) < REPEATS and sum(times) < ENOUGH:

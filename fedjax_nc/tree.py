@@ -1,17 +1,54 @@
 """Arithmetic on parameter trees; what optax.tree has is used from there."""
 
+import math
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from optax.tree_utils import tree_add as add
 from optax.tree_utils import tree_scale as scale
 from optax.tree_utils import tree_sub as sub
 from optax.tree_utils import tree_zeros_like as zeros_like
 
-__all__ = ["add", "all_finite", "dot", "num_bytes", "num_elements", "pick", "put", "repeat",
-           "scale", "select", "sq_distance", "sub", "sum_leading", "take", "zeros",
-           "zeros_like"]  # fmt: skip
+__all__ = ["Packed", "add", "all_finite", "dot", "num_bytes", "num_elements", "pack", "pick",
+           "put", "repeat", "scale", "select", "sq_distance", "sub", "sum_leading", "take",
+           "unpack", "zeros", "zeros_like"]  # fmt: skip
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=("vectors",), meta_fields=("shape",))
+@dataclass(frozen=True)
+class Packed:
+    """A tree as one vector of each dtype, and what it was.
+
+    What is done to every leaf is an operation of its own in the program, which for hundreds of
+    leaves takes longer to trace and to load than the network.
+    """
+
+    vectors: dict[str, Any]  # also of shapes alone
+    shape: Any  # the structure, and shape and dtype of every leaf
+
+
+def pack(tree: Any) -> Packed:
+    """All leaves end to end."""
+    leaves, structure = jax.tree.flatten(tree)
+    shapes = tuple((x.shape, x.dtype.name) for x in leaves)
+    vectors = {d: [lax.reshape(x, (x.size,)) for x in leaves if x.dtype == d]
+               for d in sorted({d for _, d in shapes})}  # fmt: skip
+    return Packed({d: lax.concatenate(v, 0) for d, v in vectors.items()}, (structure, shapes))
+
+
+def unpack(packed: Packed) -> Any:
+    """The tree that was packed."""
+    (structure, shapes), begin, leaves = packed.shape, dict.fromkeys(packed.vectors, 0), []
+    for shape, dtype in shapes:
+        end = begin[dtype] + math.prod(shape)
+        part = lax.slice_in_dim(packed.vectors[dtype], begin[dtype], end)
+        leaves.append(lax.reshape(part, shape))
+        begin[dtype] = end
+    return jax.tree.unflatten(structure, leaves)
 
 
 def sq_distance(a: Any, b: Any) -> jax.Array:

@@ -1,5 +1,6 @@
 """Two CPU devices, quick compilation, and a tiny federation that every corner case lives in."""
 
+import gc
 import os
 import tempfile
 
@@ -19,6 +20,9 @@ jax.config.update("jax_disable_most_optimizations", True)
 
 jax.devices()  # reads the flags, which commands that tests start should not inherit
 os.environ.pop("XLA_FLAGS") if given is None else os.environ.update(XLA_FLAGS=given)
+
+gc.freeze()
+gc.set_threshold(100_000, 20, 100)  # as `cli.start_jax`
 
 from typing import Any, NamedTuple  # noqa: E402
 

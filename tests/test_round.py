@@ -1,5 +1,6 @@
 """The local loop, the executors, the round and evaluation, on the tiny federation."""
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -129,7 +130,8 @@ def test_weights_of_clients(x64, tiny):
         key = jax.random.fold_in(jax.random.fold_in(state.key, 0), 1)
         rows = rounds.make_rows(t.task, key, jnp.arange(6), t.data) | {"kept": {}}
         broadcast = (state.weights, {}, t.hyper, t.data.pool)
-        _, uploads = jax.jit(jax.vmap(rounds.make_client(t.task), (None, 0)))(broadcast, rows)
+        _, packed = jax.jit(jax.vmap(rounds.make_client(t.task), (None, 0)))(broadcast, rows)
+        uploads = jax.vmap(tree.unpack)(packed)
         np.testing.assert_array_equal(uploads["weight"], values)
         local_bias = [
             state.weights.params["head"]["bias"] + u / max(w, 1)
@@ -319,3 +321,11 @@ def test_schedule():
     ids = schedule.sample_clients(jax.random.key(0), 10, 4)
     assert len(set(np.asarray(ids).tolist())) == 4 and ids.max() < 10
     np.testing.assert_array_equal(schedule.sample_clients(jax.random.key(0), 3, 3), [0, 1, 2])
+
+
+def test_packing_keeps_every_leaf():
+    leaves = {"a": jnp.arange(6.0).reshape(2, 3), "b": (jnp.arange(3), jnp.float32(7)), "c": (),
+              "d": jnp.zeros((0, 2)), "e": jnp.array([True, False])}  # fmt: skip
+    packed = tree.pack(leaves)
+    assert [v.size for v in packed.vectors.values()] == [2, 7, 3]
+    chex.assert_trees_all_equal(tree.unpack(packed), leaves, strict=True)

@@ -142,6 +142,7 @@ def make_client(task: Task) -> Callable[[Any, Any], tuple[Any, Any]]:
                   "sums": trained.sums}  # fmt: skip
         upload |= {p.name: p.collect(finished) for p in method.parts if p.collect}
         kept = {**kept, **tree.select(active, new, tree.pick(kept, tuple(new)))}
+        upload = tree.pack(upload)
         upload = tree.select(active, upload, tree.zeros_like(upload))
         return {"kept": kept, "finite": tree.all_finite(upload)}, upload
 
@@ -215,7 +216,8 @@ def _pieces(task: Task, executor: Executor):
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.round), 1)
         rows = make_rows(task, key, ids, data) | {"kept": kept}
         broadcast = (state.weights, sent(method, state.shared), hyper, data.pool)
-        out, sums = executor.run(client, broadcast, rows, rows["steps"])
+        out, packed = executor.run(client, broadcast, rows, rows["steps"])
+        sums = tree.unpack(packed)
         total = jnp.maximum(sums["weight"], jnp.finfo(sums["weight"].dtype).tiny)
         mean = tree.scale(1.0 / total, sums["update"])
         arrived = Arrived(upload_of(method, state.weights), mean, sums, sums["weight"],
