@@ -49,7 +49,8 @@ def make_outputs(task: Task, executor: Executor) -> Callable[[Weights, Pool, Bat
 
     def run(weights: Weights, pool: Pool, batches: Batches) -> Seen:
         def one(broadcast, batch):
-            return _outputs(task.trainer, *broadcast, Batches(*batch)), {}
+            weights, pool = broadcast
+            return _outputs(task.trainer, weights, pool, Batches(*batch)), {}
 
         steps = jnp.ones(len(batches.mask), int)
         seen, _ = executor.run(one, (weights, pool), tuple(batches), steps)
@@ -106,7 +107,8 @@ def make_sums_of_clients(
 
     def run(models: Weights, pool: Pool, table: Table) -> Any:
         def one(pool, row):
-            return local.sum_over(task.trainer, batch_size, *row[:1], pool, Table(*row[1]), fn), {}
+            weights, mine = row
+            return local.sum_over(task.trainer, batch_size, weights, pool, Table(*mine), fn), {}
 
         steps = -(-table.size // batch_size)
         return executor.run(one, pool, (models, tuple(table)), steps)[0]

@@ -113,10 +113,9 @@ class Subject:
         """These clients' models on their own training examples."""
 
         def sums(out, batch):
-            spaces = Own(out.features, out.projected, jax.nn.softmax(out.logits))
+            values = (out.features, out.projected, jax.nn.softmax(out.logits))
             classes = out.logits.shape[-1]
-            return jax.tree.map(
-                lambda x: losses.class_sums(x, batch.y, batch.mask, classes), spaces)  # fmt: skip
+            return Own(*(losses.class_sums(v, batch.y, batch.mask, classes) for v in values))
 
         fn = outputs.make_sums_of_clients(self.job.task, self.job.executor, probe.BATCH, sums)
         table = Table(*tree.take(self.data.train, self.ids))
