@@ -10,10 +10,8 @@ them. Gradients and single products take turns, PyTorch's in a process of its ow
 """
 
 import argparse
-import datetime
 import json
 import os
-import shlex
 import statistics
 import sys
 import time
@@ -248,17 +246,7 @@ def main(argv: list[str]) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    result = {
-        "command": shlex.join(["python", "benchmarks/hessian.py", *argv]),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": machine.describe(),
-        "hessian": found,
-    }
-    path = Path(flags.out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
-    chart.show(result)
-    print("written:", path, file=sys.stderr)
+    chart.show(machine.write(flags.out, "hessian", argv, found))
     return 0
 
 

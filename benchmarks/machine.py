@@ -3,9 +3,11 @@
 python benchmarks/machine.py         # prints it as JSON
 """
 
+import datetime
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -48,6 +50,21 @@ def _peak() -> dict[str, Any]:
     }
     by = max(found, key=lambda k: found[k])
     return {"gflops": found[by], "by": by, "of": found, "what": f"float32 {SIDE}x{SIDE} products"}
+
+
+def write(out: str, name: str, argv: list[str], found: dict[str, Any]) -> dict[str, Any]:
+    """Leave what a benchmark found in a file, with its command and machine; gives the whole."""
+    result = {
+        "command": shlex.join(["python", f"benchmarks/{name}.py", *argv]),
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": describe(),
+        name: found,
+    }
+    path = Path(out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    print("written:", path, file=sys.stderr)
+    return result
 
 
 def _best(fn: Any) -> float:

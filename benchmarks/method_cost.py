@@ -8,11 +8,8 @@ loop alone; a round adds what follows it, such as FedDW's pass over the client's
 """
 
 import argparse
-import datetime
 import itertools
-import json
 import os
-import shlex
 import sys
 import time
 from pathlib import Path
@@ -183,17 +180,9 @@ def main(argv: list[str]) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    result = {
-        "command": shlex.join(["python", "benchmarks/method_cost.py", *argv]),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": machine.describe(),
-        "method_cost": {"batch_size": flags.batch_size, "epochs": EPOCHS, "rows": rows},
-    }
-    path = Path(flags.out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    found = {"batch_size": flags.batch_size, "epochs": EPOCHS, "rows": rows}
+    machine.write(flags.out, "method_cost", argv, found)
     show(rows)
-    print("written:", path, file=sys.stderr)
     return 0
 
 

@@ -9,10 +9,8 @@ the program there. CPU seconds of compiling are the process's own, whatever else
 """
 
 import argparse
-import datetime
 import json
 import os
-import shlex
 import statistics
 import subprocess
 import sys
@@ -135,17 +133,9 @@ def main(argv: list[str]) -> int:
         for model in flags.models:
             rows.append(row_of(model, flags))
             progress.step(f"{model}: {rows[-1]['cold']:.0f} s to compile")
-    result = {
-        "command": shlex.join(["python", "benchmarks/models.py", *argv]),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": machine.describe(),
-        "models": {"batch_size": flags.batch_size, "batches": flags.batches, "rows": rows},
-    }
-    path = Path(flags.out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    found = {"batch_size": flags.batch_size, "batches": flags.batches, "rows": rows}
+    machine.write(flags.out, "models", argv, found)
     show(rows)
-    print("written:", path, file=sys.stderr)
     return 0
 
 
