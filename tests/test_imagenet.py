@@ -117,7 +117,8 @@ def test_memory_does_not_grow_with_the_pictures(tmp_path):
             "run.py", "--dataset=imagenet100", *made, "--method=fedavg", "--model=mlp", *PLAIN,
             "--rounds=2", "--data.partition=iid", "--execution.pool_mb=0", "--local.epochs=1",
             f"--federation.clients={20 * times}", "--federation.participants=5",
-            "--evaluation.every=2", f"--out={tmp_path / 'out'}")  # fmt: skip
+            "--evaluation.every=2", "--evaluation.last=1", "--data.client_test=split",
+            "--local.batch_size=50", f"--out={tmp_path / 'out'}")  # fmt: skip
         peaks.append((1000 * times * side * side * 3 / 1e6, preparing, training))
         print("{:.0f} MB of pictures: {:.0f} MB to prepare, {:.0f} MB to train".format(*peaks[-1]))
     few, many = np.array(peaks)

@@ -30,6 +30,19 @@ def test_gather_renumbers():
     assert not x[3:].any()
 
 
+def test_rows_of_a_file(tmp_path):
+    x = np.arange(60, dtype=np.int32).reshape(10, 3, 2)
+    np.save(tmp_path / "x.npy", x)
+    mapped, numbers, out = np.load(tmp_path / "x.npy", "r"), np.array([0, 7, 9]), np.zeros_like(x)
+    stream._read(mapped, numbers, out[:3])
+    np.testing.assert_array_equal(out[:3], x[numbers])
+    assert not out[3:].any()
+    with (tmp_path / "x.npy").open("r+b") as file:
+        file.truncate(mapped.offset + 9 * x[0].nbytes)
+    with pytest.raises(OSError, match="ends before example 9"):
+        stream._read(mapped, numbers, out[:3])
+
+
 @pytest.mark.parametrize("most", [1, 4, 7, 1000])
 def test_cut_rows_continue(most):
     sizes = [np.array([5, 0, 9]), np.array([4])]

@@ -195,9 +195,14 @@ def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 def _read(x: np.ndarray, numbers: np.ndarray, out: np.ndarray) -> None:
     """Rows of an array.
 
-    A file is mapped for this call only: what has been read through a mapping counts as this
-    process's memory until it goes.
+    A file is read, not mapped: with a row the system maps what is around it, up to the whole file,
+    and counts it as this process's memory.
     """
-    if isinstance(x, np.memmap):
-        x = np.memmap(x.filename, x.dtype, "r", x.offset, x.shape)  # pyright: ignore
-    np.take(x, numbers, axis=0, out=out, mode="clip")  # any other mode takes a copy of `out` first
+    if not isinstance(x, np.memmap):
+        np.take(x, numbers, axis=0, out=out, mode="clip")  # other modes take a copy of `out` first
+        return
+    with open(str(x.filename), "rb") as file:
+        for number, row in zip(numbers, out, strict=True):
+            file.seek(x.offset + int(number) * row.nbytes)
+            if file.readinto(row) != row.nbytes:
+                raise OSError(f"{x.filename} ends before example {number}")
