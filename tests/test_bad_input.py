@@ -294,3 +294,11 @@ def test_out_that_is_a_file(capfd, tmp_path):
 def test_clients_without_data_are_refused_under_strict(refused):
     argv = ["--dataset=digits", "--data.partition=dirichlet", "--data.alpha=0.001"]
     assert re.search(r"\d+ of 20 clients have no training data", refused(*argv, "--strict"))
+
+
+def test_tracking(refused):
+    assert "unknown name in --track 'colapse': did you mean 'collapse'?" in refused(
+        "--track=colapse"
+    )
+    assert "name each once" in refused("--track=collapse,collapse")
+    assert "--track_every=0: give a number above zero" in refused("--track_every=0")

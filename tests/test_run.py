@@ -54,7 +54,7 @@ def copied(finished, tmp_path):
 def test_run_leaves_all_its_files(finished):
     directory = directory_of(finished, COMMAND)
     names = {"config.yaml", "command.txt", "environment.json", "partition.npz", "metrics.jsonl",
-             "summary.json", "curves.png", "ckpt"}  # fmt: skip
+             "summary.json", "curves.png", "labels.png", "ckpt"}  # fmt: skip
     assert {p.name for p in directory.iterdir()} == names
     assert steps_of(directory) == [4, 5]
     assert (directory / "command.txt").read_text().strip()

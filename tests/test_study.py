@@ -78,6 +78,19 @@ def test_study_of_the_last_round_is_what_was_tracked(run):
     assert [row["round"] for row in found["collapse"]["tracked"]] == [2, 4]
 
 
+@pytest.mark.slow
+def test_tracking_is_the_same_beside_other_seeds_and_from_the_host(tmp_path):
+    """Seeds with partitions of their own, client state and examples in host memory."""
+    command = ["--method=scaffold", *COMMAND[1:], "--data.seed=-1", "--track=collapse,alignment",
+               "--track_every=2"]  # fmt: skip
+    both = train(tmp_path / "both", [*command, "--seeds", "0", "1", "--seeds_parallel"])
+    host = ["--execution.pool_mb=0", "--execution.client_state_mb=0"]
+    alone = train(tmp_path / "alone", [*command, "--seed=1", *host])
+    for row, other in zip(rows_of(both.parent / "seed1"), rows_of(alone), strict=True):
+        for name in ("collapse", "alignment"):
+            assert row.get(name) == (other.get(name) and pytest.approx(other[name], rel=1e-3))
+
+
 class Page(HTMLParser):
     """Headings, and whatever a browser would fetch."""
 
