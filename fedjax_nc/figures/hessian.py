@@ -99,9 +99,10 @@ def _clients(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
     name_rows(axis, list(runs))
     axis.set(xlabel="trace of the Hessian of a client's model ± standard error")
     caption = (
-        "The trace of the same model's Hessian on each client's own examples, a dot for each. A "
-        "wide row means clients see differently curved losses and pull the average apart. It is "
-        "what FedAlign's H_N (table 1) sums up."
+        "The trace of the Hessian of each client's model after local training, all on the same "
+        "training examples, a dot for each. A wide row means that clients end up in places of "
+        "different curvature and pull the average apart. It is what FedAlign's H_N (table 1) "
+        "sums up."
     )
     return Drawn("hessian_clients", figure, caption)
 
