@@ -160,3 +160,16 @@ def test_real_reviews_are_learned(tmp_path, monkeypatch, optimised):
             "--local.lr=0.003", "--data.limit=2000", f"--data.dir={SUBSETS}"]  # fmt: skip
     assert cli.train([*argv, f"--out={tmp_path}"]) == 0
     assert rows_of(directory_of(tmp_path, argv))[-1]["global_accuracy"] > 0.6
+
+
+@pytest.mark.slow
+@needs_subsets
+@pytest.mark.parametrize("method", ["fedetf", "fedblade"])
+def test_two_rounds_on_real_reviews(method, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    argv = [f"--method={method}", *FEW, "--data.length=20", "--data.limit=48",
+            "--evaluation.every=2", f"--data.dir={SUBSETS}"]  # fmt: skip
+    assert cli.train([*argv, f"--out={tmp_path}"]) == 0
+    rows = rows_of(directory_of(tmp_path, argv))
+    assert len(rows) == 2 and all(np.isfinite(row["loss"]) for row in rows)
+    assert rows[0]["loss"] != rows[1]["loss"]
