@@ -21,7 +21,7 @@ check: $(READY)  ## formatting, lint, types
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: $(READY)  ## docs/methods.md from the methods' docstrings
-	$(BIN)/python -m fedjax_nc.manual > docs/methods.md
+	$(BIN)/python -m fedjax_nc.cli.manual > docs/methods.md
 
 bench: $(READY)  ## seconds per round of the fixed workload
 	$(BIN)/python benchmarks/throughput.py

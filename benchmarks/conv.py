@@ -24,7 +24,7 @@ from jax.sharding import AxisType, PartitionSpec
 from rich.console import Console
 from rich.progress import track
 
-from fedjax_nc import cli
+from fedjax_nc import devices
 from fedjax_nc.models import conv, lowerings, tiles
 
 RESULTS = Path(__file__).parent / "results" / "conv.json"
@@ -140,7 +140,7 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description="Time the lowerings of a convolution.")
     parser.add_argument("--json", default=str(RESULTS), help="where to keep the results")
     given = parser.parse_args(argv)
-    cli.start_jax(0)
+    devices.start(0)
     rows = []
     for shape in track(SHAPES, "timing", console=Console(stderr=True)):
         milliseconds = {n: 1e3 * seconds(fn, shape) for n, fn in candidates(shape).items()}

@@ -30,14 +30,14 @@ import workload
 from jax import lax
 from progress import Progressing
 
-from fedjax_nc import cli, config, losses, models, tree
+from fedjax_nc import config, devices, losses, models, tree
 from fedjax_nc.analysis import curvature, hessian, lanczos
 from fedjax_nc.data import datasets, federated
 from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.errors import UserError, unknown
 from fedjax_nc.models.catalogue import MODELS, fitting
 from fedjax_nc.train.executors import Executor, make_executor
-from fedjax_nc.types import HeadSpec, Model
+from fedjax_nc.types import HeadSpec, Model, Pool
 
 RESULTS = Path(__file__).parent / "results" / "hessian.json"
 SEED = 0
@@ -67,7 +67,7 @@ def make_case(flags: argparse.Namespace) -> Case:
     batches, executor = federated.make_batches(spec), make_executor("auto")
     weights = jax.jit(model.init)(jax.random.key(SEED))
     at = hessian.make_hessian(model, batches, executor, flags.batch_size, tuple(weights.params))
-    pool = federated.Pool(jnp.asarray(x), jnp.asarray(y, jnp.int32))
+    pool = Pool(jnp.asarray(x), jnp.asarray(y, jnp.int32))
     return Case(model, batches, executor, at(weights, pool, np.arange(flags.images)), images)
 
 
@@ -241,7 +241,7 @@ def main(argv: list[str]) -> int:
         if min(flags.images, flags.products - 1, flags.batch_size, flags.chunk, flags.repeats) < 1:
             raise UserError("--images, --batch_size, --chunk and --repeats must be above zero, "
                             "--products above one")  # fmt: skip
-        cli.start_jax(0)
+        devices.start(0)
         found = measure(flags)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

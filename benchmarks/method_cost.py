@@ -28,15 +28,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fedjax_nc import cli, tree
+from fedjax_nc import devices, tree
 from fedjax_nc.errors import UserError
-from fedjax_nc.job import Job, first_state
-from fedjax_nc.loop import make_hyper
+from fedjax_nc.host.assemble import Job, first_state
 from fedjax_nc.models import base
 from fedjax_nc.models.conv import Dense
 from fedjax_nc.models.resnet import ResNet
 from fedjax_nc.train import local
 from fedjax_nc.train.round import make_round, make_rows, make_view, sent
+from fedjax_nc.train.schedule import make_hyper
 
 RESULTS = Path(__file__).parent / "results" / "method_cost.json"
 EPOCHS = 5
@@ -81,7 +81,7 @@ def make_job(method: str, model: str, batch_size: int, batches: int) -> Job:
 
 def compiled(job: Job) -> tuple[Any, Any, float]:
     """Functions that time the local loop and the round; megabytes of the round."""
-    task, state, data, hyper = job.task, first_state(job)[0], job.data, make_hyper(job, 0)
+    task, state, data, hyper = job.task, first_state(job)[0], job.data, make_hyper(job.task, 0)
 
     def train(state, hyper, data):
         row = tree.take(make_rows(task, state.key, jnp.arange(1), data), 0)
@@ -175,7 +175,7 @@ def main(argv: list[str]) -> int:
     try:
         if min(flags.repeats, flags.batches, flags.batch_size) < 1:
             raise UserError("--repeats, --batches and --batch_size: give numbers above zero")
-        cli.start_jax(1)
+        devices.start(1)
         rows = measure(flags)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -42,22 +42,23 @@ def measure(model: str, batch_size: int, batches: int, repeats: int) -> dict[str
     import ours
     import workload
 
-    from fedjax_nc import cli, tree, work
-    from fedjax_nc.job import first_state
-    from fedjax_nc.loop import make_hyper
+    from fedjax_nc import devices, tree
+    from fedjax_nc.host import dry_run
+    from fedjax_nc.host.assemble import first_state
     from fedjax_nc.train.round import make_round
+    from fedjax_nc.train.schedule import make_hyper
 
-    cli.start_jax(0)
+    devices.start(0)
     cores = len(jax.devices())
     job = ours.make_job(workload.Workload(
         model=model, clients=cores, participants=cores, images=batches * batch_size,
         batch_size=batch_size))  # fmt: skip
-    (state, _), hyper = first_state(job), make_hyper(job, 0)
+    (state, _), hyper = first_state(job), make_hyper(job.task, 0)
     fn: Any = make_round(job.task, job.executor)
     start, used = time.perf_counter(), time.process_time()
     program = fn.lower(state, hyper, job.data).compile()
     compile_seconds, compile_cpu = time.perf_counter() - start, time.process_time() - used
-    operations, parameters = work.round_flops(job, state), tree.num_elements(state.weights.params)
+    operations, parameters = dry_run.round_flops(job, state), tree.num_elements(state.weights.params)
     seconds = []
     for _ in range(repeats + 1):
         start = time.perf_counter()

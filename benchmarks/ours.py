@@ -10,17 +10,21 @@ import numpy as np
 import workload
 from turns import Turns
 
-from fedjax_nc import cli, config, models, tree, work
+from fedjax_nc import config, devices, models, tree
 from fedjax_nc.data import datasets, federated
 from fedjax_nc.data.catalogue import DATASETS, DatasetSpec
 from fedjax_nc.errors import unknown
-from fedjax_nc.job import Job, Seeds, first_state, place
-from fedjax_nc.loop import AT_ONCE, make_hyper
+from fedjax_nc.host import dry_run
+from fedjax_nc.host.assemble import Job, Seeds, first_state, place
+from fedjax_nc.host.loop import AT_ONCE
 from fedjax_nc.methods import registry
 from fedjax_nc.models.catalogue import MODELS
 from fedjax_nc.train import local
 from fedjax_nc.train.executors import make_executor
-from fedjax_nc.train.round import Task, make_round, make_rounds
+from fedjax_nc.train.local import Task
+from fedjax_nc.train.round import make_round, make_rounds
+from fedjax_nc.train.schedule import make_hyper
+from fedjax_nc.types import FederatedData
 
 
 def make_job(w: workload.Workload) -> Job:
@@ -51,7 +55,7 @@ def make_job(w: workload.Workload) -> Job:
     data = executor.place(federated.assemble(arrays, split, spec.classes))
     configs = tuple(dataclasses.replace(cfg, seed=seed) for seed in range(w.seeds))
     shared: Any = None  # by all seeds: the data
-    seeds = Seeds(configs, (split,) * w.seeds, federated.FederatedData(*[shared] * 5))
+    seeds = Seeds(configs, (split,) * w.seeds, FederatedData(*[shared] * 5))
     task = Task(method, trainer, cfg.federation)
     return Job(cfg, task, executor, split, data, (), seeds if w.seeds > 1 else None)
 
@@ -62,7 +66,7 @@ def make_step(job: Job) -> Callable[[], Any]:
     state, on_host = states[0]
     if len(states) > 1:
         state = place(job, jax.tree.map(lambda *x: jnp.stack(x), *(s for s, _ in states)), False)
-    hyper = make_hyper(job, 0)
+    hyper = make_hyper(job.task, 0)
     if on_host or not job.executor.jit:
         round_fn = make_round(job.task, job.executor, clients_on_host=on_host)
     else:
@@ -81,13 +85,13 @@ def make_step(job: Job) -> Callable[[], Any]:
 def main() -> None:
     """Take turns."""
     turns = Turns()
-    cli.start_jax(turns.workload.devices)
+    devices.start(turns.workload.devices)
     job = make_job(turns.workload)
     step = make_step(job)
     weights = jax.eval_shape(job.task.trainer.model.init, jax.random.key(0))
     turns.ready(
         parameters=tree.num_elements(weights.params),
-        flops_per_round=work.round_flops(job, first_state(job)[0]),
+        flops_per_round=dry_run.round_flops(job, first_state(job)[0]),
         variant=f"{job.executor.name} x{job.executor.devices}",
         version=jax.__version__,
     )

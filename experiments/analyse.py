@@ -6,7 +6,7 @@ python experiments/analyse.py RUN_DIR RUN_DIR --only=hessian,landscape     # sid
 
 import sys
 
-from fedjax_nc import cli
+from fedjax_nc.cli import main
 
 if __name__ == "__main__":
-    sys.exit(cli.analyse(sys.argv[1:]))
+    sys.exit(main.analyse(sys.argv[1:]))

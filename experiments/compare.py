@@ -14,7 +14,9 @@ import statistics
 import sys
 from pathlib import Path
 
-from fedjax_nc import cli, flags
+from fedjax_nc import devices
+from fedjax_nc.cli import flags
+from fedjax_nc.cli import main as cli
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods import catalogue
 
@@ -41,7 +43,7 @@ def main(argv: list[str]) -> int:
     rows, refused = [], []
     try:
         commands = {m: flags.parse([f"--method={m}", *rest]) for m in methods}
-        cli.start_jax(next(iter(commands.values())).configs[0].execution.devices)
+        devices.start(next(iter(commands.values())).configs[0].execution.devices)
         for name, command in commands.items():
             try:
                 rows.append(cli.run(command))

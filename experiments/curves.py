@@ -9,9 +9,10 @@ import statistics
 import sys
 from pathlib import Path
 
+from fedjax_nc.cli.flags import exit_with
 from fedjax_nc.errors import UserError
-from fedjax_nc.flags import exit_with
-from fedjax_nc.io import plots, records
+from fedjax_nc.figures import curves
+from fedjax_nc.io import records
 
 PERSONAL = {"client_accuracy": "clients", "personal_accuracy": "personal",
             "finetuned_accuracy": "fine-tuned"}  # fmt: skip
@@ -59,7 +60,7 @@ def main(argv: list[str]) -> int:
         return exit_with(error)
     print(markdown(runs))
     if given.to:
-        plots.together(Path(given.to), {name: rows for name, rows, _ in runs}, given.title)
+        curves.together(Path(given.to), {name: rows for name, rows, _ in runs}, given.title)
         print(f"\nwritten: {given.to}", file=sys.stderr)
     return 0
 

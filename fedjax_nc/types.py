@@ -95,6 +95,23 @@ class Table(NamedTuple):
     size: Int[Array, " n"]
 
 
+class Pool(NamedTuple):
+    """Training examples first, official test examples behind them."""
+
+    x: Num[Array, "n ..."]  # uint8 images or int32 tokens
+    y: Int[Array, " n"]
+
+
+class FederatedData(NamedTuple):
+    """Everything a round reads. Another partition or seed is only another table."""
+
+    pool: Pool
+    train: Table  # one row per client
+    client_test: Table  # one row per client
+    test: Table  # the official test examples, in rows of like length
+    class_counts: Float[Array, "n c"]  # of the training rows
+
+
 class Hyper(NamedTuple):
     """Numbers people sweep. Traced, so that another value does not compile again."""
 

@@ -22,7 +22,7 @@ jax.devices()  # reads the flags, which commands that tests start should not inh
 os.environ.pop("XLA_FLAGS") if given is None else os.environ.update(XLA_FLAGS=given)
 
 gc.freeze()
-gc.set_threshold(100_000, 20, 100)  # as `cli.start_jax`
+gc.set_threshold(100_000, 20, 100)  # as `devices.start`
 
 from typing import Any, NamedTuple  # noqa: E402
 
@@ -98,14 +98,14 @@ def tiny_split():
 def tiny(tiny_split):
     """Factory of tiny tasks: tiny("fedavg", norm=..., local={...}, federation={...})."""
     from fedjax_nc import config
-    from fedjax_nc.data.federated import FederatedData, Pool, make_table
+    from fedjax_nc.data.federated import make_table
     from fedjax_nc.methods import registry
     from fedjax_nc.models.base import from_body
     from fedjax_nc.models.mlp import MLP
     from fedjax_nc.models.resnet import ResNet
     from fedjax_nc.train import local
-    from fedjax_nc.train.round import Task
-    from fedjax_nc.types import Batch, Hyper
+    from fedjax_nc.train.local import Task
+    from fedjax_nc.types import Batch, FederatedData, Hyper, Pool
 
     x, y, parts = tiny_split
 
@@ -151,12 +151,12 @@ def _keep_devices():
 @pytest.fixture
 def refused(capfd, tmp_path):
     """Run a command that must be refused; its only line, without `error: `."""
-    from fedjax_nc import cli
+    from fedjax_nc.cli import main
 
     def run(*argv):
         out = tmp_path / "out"
         before = out.exists()
-        assert cli.train([*argv, f"--out={out}"]) == 2
+        assert main.train([*argv, f"--out={out}"]) == 2
         printed = capfd.readouterr()
         lines = printed.err.splitlines()
         assert len(lines) == 1 and lines[0].startswith("error: "), printed.err

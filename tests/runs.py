@@ -10,7 +10,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from fedjax_nc import cli, config, flags
+from fedjax_nc import config
+from fedjax_nc.cli import flags, main
 from fedjax_nc.io import rundir
 
 ROOT = Path(__file__).parents[1]
@@ -44,7 +45,7 @@ def directory_of(out, argv, seed=0):
 
 def train(out, argv):
     """Run in this process, successfully; the first seed's directory."""
-    assert cli.train([*argv, f"--out={out}"]) == 0
+    assert main.train([*argv, f"--out={out}"]) == 0
     return directory_of(out, argv, flags.parse(list(argv)).configs[0].seed)
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from runs import GROUPS, SMALL, deal
 
-from fedjax_nc import cli
+from fedjax_nc.cli import main
 from fedjax_nc.config import RunConfig
 from fedjax_nc.data import prepared
 
@@ -285,7 +285,7 @@ def test_data_directory_whose_content_is_another_dataset(refused, tmp_path):
 def test_out_that_is_a_file(capfd, tmp_path):
     out = tmp_path / "out"
     out.write_text("mine")
-    assert cli.train([*SMALL, f"--out={out}"]) == 2
+    assert main.train([*SMALL, f"--out={out}"]) == 2
     printed = capfd.readouterr().err
     assert printed.startswith("error: cannot make") and printed.count("\n") == 1
     assert out.read_text() == "mine"

@@ -8,10 +8,10 @@ from trees import differ, identical, only, plain, same
 
 from fedjax_nc import losses, tree
 from fedjax_nc.data.stream import on_device
-from fedjax_nc.evaluate import make_calibrate
 from fedjax_nc.methods import catalogue, registry
 from fedjax_nc.methods.base import Phase, Term
 from fedjax_nc.train import executors
+from fedjax_nc.train.evaluate import make_calibrate
 from fedjax_nc.train.traffic import traffic
 
 LARGEST = 3  # client of the tiny federation, which misses classes

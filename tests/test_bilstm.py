@@ -9,12 +9,11 @@ from runs import PLAIN, directory_of, rows_of
 from test_datasets import SUBSETS, needs_subsets
 from trees import fresh, same
 
-from fedjax_nc import cli
+from fedjax_nc.cli import main
 from fedjax_nc.data import prepare
-from fedjax_nc.data.federated import Pool
 from fedjax_nc.models.base import from_body
 from fedjax_nc.models.bilstm import BiLSTM, BothWays
-from fedjax_nc.types import Batch, HeadSpec
+from fedjax_nc.types import Batch, HeadSpec, Pool
 
 WORDS, LENGTH = 11, 5
 
@@ -142,7 +141,7 @@ def test_two_rounds_on_reviews(method, tmp_path, monkeypatch):
     prepare.prepare("imdb_reviews", str(write_reviews(tmp_path / "aclImdb", 12)), str(data),
                     official=False)  # fmt: skip
     argv = [f"--method={method}", *FEW, "--data.length=6", f"--data.dir={data}"]
-    assert cli.train([*argv, f"--out={tmp_path}"]) == 0
+    assert main.train([*argv, f"--out={tmp_path}"]) == 0
     rows = rows_of(directory_of(tmp_path, argv))
     assert len(rows) == 2 and all(np.isfinite(row["loss"]) for row in rows)
     names = [p.name for p in (data / ".fedjax_nc_cache").iterdir()]
@@ -158,7 +157,7 @@ def test_real_reviews_are_learned(tmp_path, monkeypatch, optimised):
     argv = ["--method=fedavg", "--protocol=feddw", *FEW, "--data.words=2000", "--data.length=40",
             "--rounds=3", "--local.epochs=2", "--local.batch_size=50", "--evaluation.every=3",
             "--local.lr=0.003", "--data.limit=2000", f"--data.dir={SUBSETS}"]  # fmt: skip
-    assert cli.train([*argv, f"--out={tmp_path}"]) == 0
+    assert main.train([*argv, f"--out={tmp_path}"]) == 0
     assert rows_of(directory_of(tmp_path, argv))[-1]["global_accuracy"] > 0.6
 
 
@@ -169,7 +168,7 @@ def test_two_rounds_on_real_reviews(method, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     argv = [f"--method={method}", *FEW, "--data.length=20", "--data.limit=48",
             "--evaluation.every=2", f"--data.dir={SUBSETS}"]  # fmt: skip
-    assert cli.train([*argv, f"--out={tmp_path}"]) == 0
+    assert main.train([*argv, f"--out={tmp_path}"]) == 0
     rows = rows_of(directory_of(tmp_path, argv))
     assert len(rows) == 2 and all(np.isfinite(row["loss"]) for row in rows)
     assert rows[0]["loss"] != rows[1]["loss"]

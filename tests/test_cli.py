@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from runs import GROUPS, SMALL, deal
 
-from fedjax_nc import cli, config, flags, protocols, work
+from fedjax_nc import config, devices, protocols
+from fedjax_nc.cli import flags, main
 from fedjax_nc.config import RunConfig
 from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.errors import UserError
+from fedjax_nc.host import dry_run
 from fedjax_nc.io import rundir
 from fedjax_nc.methods import catalogue
 from fedjax_nc.models.catalogue import MODELS
@@ -180,7 +182,7 @@ def test_same_configuration_may_change_where_data_lies(tmp_path):
 
 def test_help_is_quick_grouped_and_needs_no_jax():
     code = "import sys, time; start = time.perf_counter()\nfrom fedjax_nc import cli\n"
-    code += "try: cli.train(['--help'])\nexcept SystemExit as stop: assert stop.code == 0\n"
+    code += "try: main.train(['--help'])\nexcept SystemExit as stop: assert stop.code == 0\n"
     code += "assert not {'jax', 'numpy'} & set(sys.modules)\n"
     code += "print('took', time.process_time())"  # processor time: the machine may be busy
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
@@ -197,14 +199,14 @@ def test_help_is_quick_grouped_and_needs_no_jax():
 
 def test_help_shows_the_chosen_methods_flags(capsys):
     with pytest.raises(SystemExit) as stop:
-        cli.train(["--method=fedprox", "--help"])
+        main.train(["--method=fedprox", "--help"])
     assert stop.value.code == 0
     text = capsys.readouterr().out
     assert "--hp.mu FLOAT" in text and "--hp.gamma" not in text
 
 
 def test_typo_is_answered_without_jax():
-    code = "import sys; from fedjax_nc import cli\nassert cli.train(['--method=fedeft']) == 2\n"
+    code = "import sys; from fedjax_nc import cli\nassert main.train(['--method=fedeft']) == 2\n"
     code += "assert not {'jax', 'numpy'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -221,7 +223,7 @@ def test_the_script_itself(tmp_path):
 
 def test_list_shows_everything(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
-    assert cli.train(["--list"]) == 0
+    assert main.train(["--list"]) == 0
     text = capsys.readouterr().out
     for entry in catalogue.bases().values():
         assert re.search(r"(19|20)\d\d", entry.sections["Paper"]), entry.name
@@ -238,7 +240,7 @@ def test_list_shows_everything(capsys, monkeypatch):
 @pytest.mark.parametrize("words", [["--list", "models"], ["--list=models"]])
 def test_list_shows_one_kind(capsys, monkeypatch, words):
     monkeypatch.setenv("COLUMNS", "80")
-    assert cli.train(["--dataset=cifar10", *words]) == 0
+    assert main.train(["--dataset=cifar10", *words]) == 0
     text = capsys.readouterr().out
     assert all(re.search(rf"^│ {name} +│", text, re.MULTILINE) for name in MODELS)
     assert "feddw" not in text and "…" not in text  # nothing is cut off at 80 columns
@@ -247,8 +249,8 @@ def test_list_shows_one_kind(capsys, monkeypatch, words):
 
 def test_methods_fit_in_80_columns(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(work, "messages", lambda dataset: {})
-    assert cli.train(["--list", "methods", "--dataset=digits"]) == 0
+    monkeypatch.setattr(dry_run, "messages", lambda dataset: {})
+    assert main.train(["--list", "methods", "--dataset=digits"]) == 0
     assert "…" not in capsys.readouterr().out
 
 
@@ -263,7 +265,7 @@ def test_dry_run_says_how_much_work_it_is(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "200")
     out = tmp_path / "out"
     argv = [*SMALL, "--method=fedavg", "--data.partition=iid", "--local.epochs=2", f"--out={out}"]
-    assert cli.train([*argv, "--dry-run"]) == 0
+    assert main.train([*argv, "--dry-run"]) == 0
     printed = capsys.readouterr()
     facts = dict(re.findall(r"│ (\S.*?) +│ (.*?) +│", printed.out))
     # 64 x 200, 200 x 128 and 128 x 10 with biases
@@ -293,11 +295,11 @@ def test_a_core_for_itself_unless_told_otherwise(monkeypatch):
         monkeypatch.setenv(name, "")  # so that it is put back
         monkeypatch.delenv(name)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    cli.start_jax(1)
+    devices.start(1)
     assert "NPROC" not in os.environ  # one device may use all cores
     assert "eigen" not in os.environ["XLA_FLAGS"]
     # and one of few waits for the others
     assert "terminate_timeout_seconds=604800" in os.environ["XLA_FLAGS"]
     monkeypatch.setenv("XLA_FLAGS", "mine")
-    cli.start_jax(0)
+    devices.start(0)
     assert (os.environ["NPROC"], os.environ["XLA_FLAGS"]) == ("1", "mine")

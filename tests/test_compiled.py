@@ -14,9 +14,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from ours import make_job
 from workload import Workload
 
-from fedjax_nc.job import first_state
-from fedjax_nc.loop import AT_ONCE, make_hyper
+from fedjax_nc.host.assemble import first_state
+from fedjax_nc.host.loop import AT_ONCE
 from fedjax_nc.train.round import make_rounds
+from fedjax_nc.train.schedule import make_hyper
 
 CANONICAL = "b01f_01io->b01f"  # the only layout XLA:CPU has a fast kernel for inside a loop
 HOST = r'custom_call_target="[^"]*callback| (infeed|outfeed|send|recv)\('
@@ -32,7 +33,7 @@ def compiled(model, **how):
     """The text of the program that the host's loop dispatches."""
     work = Workload(model=model, clients=2, participants=2, images=4, batch_size=2, **how)
     job = make_job(work)
-    hyper = make_hyper(job, 0)
+    hyper = make_hyper(job.task, 0)
     hyper = hyper._replace(lr=jnp.full(AT_ONCE, hyper.lr))
     program = make_rounds(job.task, job.executor, at_once=AT_ONCE)
     return program.lower(first_state(job)[0], hyper, 1, job.data).compile().as_text()

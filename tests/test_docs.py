@@ -4,7 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
-from fedjax_nc import flags, manual
+from fedjax_nc.cli import flags, manual
 from fedjax_nc.methods import catalogue
 
 ROOT = Path(__file__).parents[1]

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from trees import only, same
 
-from fedjax_nc import evaluate, report, tree
+from fedjax_nc import tree
 from fedjax_nc.data.stream import on_device
+from fedjax_nc.host import metrics
 from fedjax_nc.methods import base
-from fedjax_nc.train import executors
+from fedjax_nc.train import evaluate, executors
 
 EXECUTORS = ("vmap", "scan", "chunked", "sharded", "debug")
 FROZEN = {"fedbabu": "head", "dot_regression": "head", "feddr_plus": "head", "fedetf": "head"}
@@ -117,7 +118,7 @@ def test_fine_tuning_is_recorded_step_by_step(x64, tiny):
         scores.append(personal_scores(t, "scan", t.task.method.finetune, hyper=hyper))
     assert [len(s.correct) for s in scores] == [2, 4]
     same(scores[0], jax.tree.map(lambda x: x[:2], scores[1]))
-    record = report.over_time("finetuned", scores[1])
+    record = metrics.over_time("finetuned", scores[1])
     assert len(record["finetuned_curve"]) == 4
     assert record["finetuned_curve"][-1] == record["finetuned_accuracy"]
 

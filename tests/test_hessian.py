@@ -10,11 +10,10 @@ from trees import identical, same
 
 from fedjax_nc import losses, tree
 from fedjax_nc.analysis import curvature, hessian, lanczos
-from fedjax_nc.data.federated import Pool
 from fedjax_nc.models import mlp, resnet
 from fedjax_nc.models.base import from_body
 from fedjax_nc.train.executors import make_executor
-from fedjax_nc.types import Batch, HeadSpec, Model, Outputs, Weights
+from fedjax_nc.types import Batch, HeadSpec, Model, Outputs, Pool, Weights
 
 KEY = jax.random.key(3)
 ORDER = ("l1_W", "l1_b", "l2_W", "l2_b")  # PyTorch's order of a recorded model's parameters

@@ -11,7 +11,8 @@ import plain_models
 import pytest
 from small_models import BLOCKS, BODIES, CLASSES, RESIDUAL, SHAPE, few_layers, small  # noqa: F401
 
-from fedjax_nc import losses, models, work
+from fedjax_nc import losses, models
+from fedjax_nc.host import dry_run
 from fedjax_nc.models.base import from_body
 from fedjax_nc.models.catalogue import MODELS
 from fedjax_nc.models.conv import Conv, Dense
@@ -60,7 +61,7 @@ def all_layers(monkeypatch):
 @pytest.mark.parametrize("name", MODELS)
 def test_catalogue_says_the_size(all_layers, name):
     shape, classes = ((200,), 2) if MODELS[name].text else (CIFAR, 10)
-    size = work.size_of(name, shape, classes)
+    size = dry_run.size_of(name, shape, classes)
     assert size.parameters == MODELS[name].parameters
     assert size.multiply_adds / 1e6 == pytest.approx(MODELS[name].mflops, abs=0.006)
 
@@ -116,7 +117,7 @@ BY_HAND = [
 
 @pytest.mark.parametrize("name, shape, classes, parameters", PUBLISHED + BY_HAND)
 def test_published_sizes(all_layers, name, shape, classes, parameters):
-    found = work.size_of(name, shape, classes).parameters
+    found = dry_run.size_of(name, shape, classes).parameters
     if isinstance(parameters, str):
         digits = len(parameters.split(".")[1])
         found, parameters = round(found / 1e6, digits), float(parameters)
@@ -130,7 +131,7 @@ def test_published_sizes(all_layers, name, shape, classes, parameters):
 )  # fmt: skip
 def test_published_work(all_layers, name, shape, classes, millions):
     """Counts differ by less than one part in a thousand."""
-    found = work.size_of(name, shape, classes).multiply_adds / 1e6
+    found = dry_run.size_of(name, shape, classes).multiply_adds / 1e6
     assert found == pytest.approx(millions, rel=1e-3)
 
 

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 from runs import PLAIN, directory_of, needs_proc, peak_of, rows_of
 
-from fedjax_nc import cli
+from fedjax_nc.cli import main
 from fedjax_nc.config import Data
 from fedjax_nc.data import datasets, imagenet, prepare
 from fedjax_nc.data.catalogue import DATASETS, sized
@@ -93,7 +93,7 @@ def test_a_run_from_the_directory(folder, tmp_path):
             "--protocol=feddr_plus", "--method=fedavg", "--model=mlp", "--data.partition=iid",
             "--federation.clients=4", "--federation.participants=2", "--local.epochs=1",
             "--execution.pool_mb=0", *PLAIN]  # fmt: skip
-    assert cli.train([*argv, f"--out={tmp_path}"]) == 0
+    assert main.train([*argv, f"--out={tmp_path}"]) == 0
     assert len(rows_of(directory_of(tmp_path, argv))) == 2
 
 

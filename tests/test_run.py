@@ -27,7 +27,8 @@ from runs import (
     train,
 )
 
-from fedjax_nc import cli, config, flags
+from fedjax_nc import config
+from fedjax_nc.cli import flags, main
 from fedjax_nc.data import datasets, federated
 from fedjax_nc.methods import catalogue
 
@@ -168,7 +169,7 @@ def test_run_of_another_configuration_is_left_alone(copied, capfd):
     path = directory / "config.yaml"
     path.write_text(path.read_text().replace("lr: 0.05", "lr: 0.06"))
     before = files_of(out)
-    assert cli.train([*COMMAND, f"--out={out}"]) == 2
+    assert main.train([*COMMAND, f"--out={out}"]) == 2
     printed = capfd.readouterr().err
     assert printed.startswith("error: ") and "another configuration" in printed
     assert printed.count("\n") == 1
@@ -209,7 +210,7 @@ def test_nothing_but_damaged_checkpoints(copied, capfd):
     (directory / "summary.json").unlink()
     for step in (4, 5):
         damage(directory, step, "cut")
-    assert cli.train([*COMMAND, f"--out={out}"]) == 2
+    assert main.train([*COMMAND, f"--out={out}"]) == 2
     lines = capfd.readouterr().err.splitlines()
     assert [line for line in lines if line.startswith("error: ")] == lines
     assert len(lines) == 1 and "can be read" in lines[0] and "--overwrite" in lines[0]
@@ -226,7 +227,7 @@ def test_client_without_data_is_skipped_with_a_warning(tmp_path, capfd):
     )
     argv = ["--method=fedavg", *DATA, *PLAIN, f"--data.partition_file={parts}", "--rounds=2",
             "--federation.clients=3", "--federation.participants=3"]  # fmt: skip
-    assert cli.train([*argv, f"--out={tmp_path / 'out'}", "--strict"]) == 2
+    assert main.train([*argv, f"--out={tmp_path / 'out'}", "--strict"]) == 2
     printed = capfd.readouterr().err
     assert printed.startswith("error: 1 of 3 clients have no training data (1)")
     assert printed.count("\n") == 1 and not (tmp_path / "out").exists()
@@ -239,7 +240,7 @@ def test_client_without_data_is_skipped_with_a_warning(tmp_path, capfd):
 def test_update_that_is_not_finite_stops_the_run(tmp_path, capfd):
     argv = ["--method=fedavg", *DATA, *FEW, *PLAIN, "--rounds=30", "--local.schedule=exponential",
             "--local.decay=1e6", "--execution.checkpoint_every=1"]  # fmt: skip
-    assert cli.train([*argv, f"--out={tmp_path}"]) == 2
+    assert main.train([*argv, f"--out={tmp_path}"]) == 2
     line = capfd.readouterr().err.splitlines()[-1]
     assert line.startswith("error: round ") and "NaN or infinite" in line
     bad, client = (int(word.strip(":,")) for word in line.split()[2:5:2])

@@ -25,12 +25,14 @@ from runs import (
 )
 from trees import fresh, identical, same
 
-from fedjax_nc import cli, evaluate, job, loop, tree
+from fedjax_nc import tree
+from fedjax_nc.cli import main
 from fedjax_nc.data.federated import make_table
 from fedjax_nc.data.stream import on_device
+from fedjax_nc.host import assemble, loop
 from fedjax_nc.io import checkpoint
 from fedjax_nc.methods import registry
-from fedjax_nc.train import executors
+from fedjax_nc.train import evaluate, executors
 from fedjax_nc.train import round as rounds
 
 COMMAND = [FEDETF, *DATA, *FEW, *SAVING, "--rounds=5", "--evaluation.every=4",
@@ -67,8 +69,8 @@ def test_seeds_at_once_equal_separate_ones(x64, tiny, spec, executor, own):
     t = tiny(spec, federation={"participants": 5})
     each = [t, with_other_tables(t) if own else t]
     states = [t.state(seed) for seed in (0, 1)]
-    axes = job._axes(own)
-    data = job._stack([e.data for e in each]) if own else t.data
+    axes = assemble._axes(own)
+    data = assemble._stack([e.data for e in each]) if own else t.data
     how = executors.make_executor(executor, chunk=2)
     data, state = how.place((data, checkpoint.stack(states)))
     run = rounds.make_rounds(t.task, how, at_once=2, seeds=axes)
@@ -203,7 +205,7 @@ def test_own_partitions_and_client_state(tmp_path):
 def test_seed_that_diverges_is_named(tmp_path, capfd):
     argv = ["--method=fedavg", *DATA, *FEW, *PLAIN, "--rounds=30", "--local.schedule=exponential",
             "--local.decay=1e6", "--evaluation.every=30"]  # fmt: skip
-    assert cli.train([*argv, *PARALLEL, f"--out={tmp_path}"]) == 2
+    assert main.train([*argv, *PARALLEL, f"--out={tmp_path}"]) == 2
     line = capfd.readouterr().err.splitlines()[-1]
     assert line.startswith("error: seed 0, round ") and ", client " in line
 
@@ -216,7 +218,7 @@ def test_refused(refused):
 
 def test_large_client_state_is_refused(tmp_path, capfd):
     argv = ["--method=moon", *DATA, *FEW, "--execution.client_state_mb=0", *PARALLEL]
-    assert cli.train([*argv, f"--out={tmp_path}"]) == 2
+    assert main.train([*argv, f"--out={tmp_path}"]) == 2
     line = capfd.readouterr().err.splitlines()[-1]
     assert "--execution.client_state_mb=0" in line and "leave out --seeds_parallel" in line
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from runs import COMMAND, assert_same_run, directory_of, needs_proc, peak_of, steps_of
 
-from fedjax_nc import cli, console
+from fedjax_nc.cli import console, main
 from fedjax_nc.data import stream
 from fedjax_nc.io import rundir
 
@@ -79,8 +79,8 @@ def test_the_next_is_made_while_the_caller_has_this_one():
 def test_streamed_is_the_same_run(tmp_path, monkeypatch):
     """Rounds, tests, personal and fine-tuned models; stopped on the host, resumed on the device."""
     command = [*COMMAND[:-3], "--seed=0"]
-    assert cli.train([*command, f"--out={tmp_path / 'device'}"]) == 0
-    assert cli.train([*command, STREAMED, f"--out={tmp_path / 'host'}"]) == 0
+    assert main.train([*command, f"--out={tmp_path / 'device'}"]) == 0
+    assert main.train([*command, STREAMED, f"--out={tmp_path / 'host'}"]) == 0
     device, streamed = (directory_of(tmp_path / k, command) for k in ("device", "host"))
     assert device.name == streamed.name and device.parent.name == streamed.parent.name
     assert_same_run(device, streamed)
@@ -94,10 +94,10 @@ def test_streamed_is_the_same_run(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(console.Progressing, "round", interrupt)
-        assert cli.train([*command, STREAMED, f"--out={tmp_path / 'both'}"]) == 130
+        assert main.train([*command, STREAMED, f"--out={tmp_path / 'both'}"]) == 130
     resumed = directory_of(tmp_path / "both", command)
     assert steps_of(resumed) == [2]
-    assert cli.train([*command, f"--out={tmp_path / 'both'}"]) == 0
+    assert main.train([*command, f"--out={tmp_path / 'both'}"]) == 0
     assert_same_run(device, resumed)
 
 
@@ -109,7 +109,7 @@ def test_streamed_methods(tmp_path, method, executor):
                f"--execution.executor={executor}"]  # fmt: skip
     rows = []
     for name, flags in (("device", ()), ("host", (STREAMED,))):
-        assert cli.train([*command, *flags, f"--out={tmp_path / name}"]) == 0
+        assert main.train([*command, *flags, f"--out={tmp_path / name}"]) == 0
         end = json.loads((directory_of(tmp_path / name, command) / "summary.json").read_text())
         rows.append({k: v for k, v in end.items() if "accuracy" in k and v is not None})
     assert rows[0] == pytest.approx(rows[1], abs=0.02 if "ccvr" in method else 1e-6)
@@ -119,7 +119,7 @@ def test_dry_run_says_where_the_examples_are(capfd, monkeypatch):
     # lowering puts ArgInfo where a State has arrays
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     small = ["--dataset=digits", "--model=mlp", "--method=fedavg", "--dry-run"]
-    assert cli.train([*small, STREAMED]) == 0
+    assert main.train([*small, STREAMED]) == 0
     text = " ".join(capfd.readouterr().out.replace("│", " ").split())
     assert "pool 0.1 MB in host memory, 0.0 MB of it on the device" in text
 
@@ -150,7 +150,7 @@ def test_memory_does_not_grow_with_the_dataset(tmp_path):
 
 
 def test_pool_mb_is_not_part_of_a_run():
-    from fedjax_nc import flags
+    from fedjax_nc.cli import flags
 
     a, b = (flags.parse([f"--execution.pool_mb={n}"]).configs[0] for n in (0, 1))
     assert rundir.path_of("runs", a) == rundir.path_of("runs", b)

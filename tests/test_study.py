@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from runs import DATA, FEW, PLAIN, files_of, train
 
-from fedjax_nc import cli
+from fedjax_nc.cli import main
 from fedjax_nc.study import analyse as studies
 from fedjax_nc.study import cost
 from fedjax_nc.study.options import STUDIES, Options
@@ -63,7 +63,7 @@ def test_tracking_changes_no_number(tracked, tmp_path):
 
 def test_study_of_the_last_round_is_what_was_tracked(run):
     """All 360 test examples, and the clients tracking looks at are all there are."""
-    assert cli.analyse([str(run), "--only=collapse,spectrum,alignment", "--clients=0"]) == 0
+    assert main.analyse([str(run), "--only=collapse,spectrum,alignment", "--clients=0"]) == 0
     last = rows_of(run)[-1]
     found = {name: numbers_of(run, name) for name in TRACKED}
     for name, value in last["collapse"].items():
@@ -109,7 +109,7 @@ class Page(HTMLParser):
 def test_command_leaves_numbers_figures_and_a_page(run, tmp_path, capfd):
     other = train(tmp_path / "out", ["--method=fedavg", *COMMAND[1:]])
     argv = [str(run), str(other), *SMALL, f"--to={tmp_path / 'both'}"]
-    assert cli.analyse(argv) == 0
+    assert main.analyse(argv) == 0
     printed = capfd.readouterr()
     assert "largest eigenvalue, Lanczos" in printed.out and "report: " in printed.err
     for directory in (run, other):
@@ -134,10 +134,10 @@ def test_command_leaves_numbers_figures_and_a_page(run, tmp_path, capfd):
         assert plane["loss"][1][1] == pytest.approx(here["loss"], rel=1e-5)
     # again: nothing is computed
     kept = {p: v for p, v in files_of(run).items() if p.suffix == ".json"}
-    assert cli.analyse(argv) == 0
+    assert main.analyse(argv) == 0
     assert {p: v for p, v in files_of(run).items() if p.suffix == ".json"} == kept
     # another number of probes is another Hessian, and the same of everything else
-    assert cli.analyse([str(run), *SMALL[:-2], "--probes=4", SMALL[-1]]) == 0
+    assert main.analyse([str(run), *SMALL[:-2], "--probes=4", SMALL[-1]]) == 0
     changed = {p.name for p, v in files_of(run).items() if p in kept and v != kept[p]}
     assert changed == {"hessian.json"}
 
@@ -145,7 +145,7 @@ def test_command_leaves_numbers_figures_and_a_page(run, tmp_path, capfd):
 @pytest.mark.slow
 def test_check_compares_with_the_dense_hessian(run, capfd, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    assert cli.analyse([str(run), "--check", "--examples=60", "--probes=10"]) == 0
+    assert main.analyse([str(run), "--check", "--examples=60", "--probes=10"]) == 0
     text = " ".join(capfd.readouterr().out.split())
     assert "dense" in text and "by Lanczos" in text
     difference = float(text.split("relative difference ")[1].split(")")[0])
@@ -158,7 +158,7 @@ def refused(capfd):
     """Analyse what must be refused; its only line, without `error: `."""
 
     def analyse(*argv):
-        assert cli.analyse([str(a) for a in argv]) == 2
+        assert main.analyse([str(a) for a in argv]) == 2
         printed = capfd.readouterr()
         lines = [line for line in printed.err.splitlines() if line.startswith("error: ")]
         assert len(lines) == 1 and printed.out == "" and "Traceback" not in printed.err
@@ -207,7 +207,7 @@ def test_a_method_without_the_part_is_one_line(tmp_path, refused, method, study,
 
 
 def test_targets_and_labels(run, tmp_path):
-    assert cli.analyse([str(run), "--only=cost", "--targets", "0.01", "1.0"]) == 0
+    assert main.analyse([str(run), "--only=cost", "--targets", "0.01", "1.0"]) == 0
     first, never = numbers_of(run, "cost")["targets"]
     found = numbers_of(run, "cost")
     assert first["round"] == 2 and never["round"] is None and never["bytes"] is None

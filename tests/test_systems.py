@@ -10,17 +10,18 @@ from runs import DATA, FEW, SMALL, train
 from test_methods import SYNERGY
 from trees import differ, identical, only, same
 
-from fedjax_nc import flags, tree
+from fedjax_nc import tree
+from fedjax_nc.cli import flags
 from fedjax_nc.data import datasets
 from fedjax_nc.errors import UserError
+from fedjax_nc.host.assemble import first_state, prepare
 from fedjax_nc.io import checkpoint
-from fedjax_nc.job import first_state, prepare
-from fedjax_nc.loop import make_hyper
 from fedjax_nc.methods import forward
 from fedjax_nc.methods.base import Context
 from fedjax_nc.models.base import from_body
 from fedjax_nc.models.resnet import ResNet
 from fedjax_nc.train.round import make_round
+from fedjax_nc.train.schedule import make_hyper
 from fedjax_nc.types import Batch, ClientInfo, HeadSpec, narrow
 
 LARGEST = 3  # client of the tiny federation, which misses classes
@@ -266,7 +267,7 @@ def two_rounds(argv):
     round_fn = make_round(job.task, job.executor)
     found = []
     for _ in range(2):
-        state, metrics = round_fn(state, make_hyper(job, 0), job.data)
+        state, metrics = round_fn(state, make_hyper(job.task, 0), job.data)
         assert np.all(metrics.finite)
         found.append(float(metrics.sums["loss"] / metrics.sums["examples"]))
     return found

@@ -9,10 +9,12 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from trees import plain
 
-from fedjax_nc import flags, job, loop
+from fedjax_nc.cli import flags
+from fedjax_nc.host import assemble
 from fedjax_nc.models import base
 from fedjax_nc.models.catalogue import MODELS
 from fedjax_nc.train.round import make_round
+from fedjax_nc.train.schedule import make_hyper
 
 METHODS = ("fedavg", "fedetf", "fedblade")
 
@@ -74,17 +76,17 @@ def test_trains_two_rounds(name, monkeypatch):
     monkeypatch.setattr(base, "from_body", from_vectors)
     dataset = "digits" if MODELS[name].takes((8, 8, 1)) else "mnist5k"
     for method in METHODS:
-        made = job.prepare(flags.parse([
+        made = assemble.prepare(flags.parse([
             f"--method={method}", f"--model={name}", f"--dataset={dataset}",
             "--data.partition=iid", "--data.limit=16", "--federation.clients=2",
             "--federation.participants=2", "--local.epochs=1", "--local.batch_size=4",
             "--execution.executor=scan",
         ]).configs[0])  # fmt: skip
         with jax.disable_jit():
-            state, _ = job.first_state(made)
+            state, _ = assemble.first_state(made)
         start, round_fn = plain(state.weights), make_round(made.task, made.executor)
         for _ in range(2):
-            state, metrics = round_fn(state, loop.make_hyper(made, 0), made.data)
+            state, metrics = round_fn(state, make_hyper(made.task, 0), made.data)
         assert metrics.finite.all() and np.isfinite(metrics.sums["loss"])
         end, stats = plain(state.weights), as_vectors(bodies[-1])[2]["batch_stats"]
         frozen = [] if method == "fedavg" else ["head"]

@@ -21,9 +21,8 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from fedjax_nc import losses, tree
 from fedjax_nc.analysis.outputs import Batches, in_batches
-from fedjax_nc.data.federated import Pool
 from fedjax_nc.train.executors import Executor
-from fedjax_nc.types import Batch, Model, Weights
+from fedjax_nc.types import Batch, Model, Pool, Weights
 
 Progress = Callable[[int, int], None]  # (done, of how many)
 Reduce = Callable[[Any, Any], Any]  # (vectors, products), linear in the products

@@ -11,10 +11,9 @@ from jaxtyping import Array, Float, Key
 
 from fedjax_nc import linalg, losses, tree
 from fedjax_nc.analysis.outputs import Batches
-from fedjax_nc.data.federated import Pool
 from fedjax_nc.train.executors import Executor
-from fedjax_nc.train.round import Task
-from fedjax_nc.types import Params, Weights
+from fedjax_nc.train.local import Task
+from fedjax_nc.types import Params, Pool, Weights
 
 
 class Plane(NamedTuple):

@@ -9,11 +9,11 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_nc.data.federated import FederatedData, Pool
 from fedjax_nc.train import local
 from fedjax_nc.train.executors import Executor
-from fedjax_nc.train.round import Task, make_rows, make_view, sent
-from fedjax_nc.types import Hyper, State, Table, Weights
+from fedjax_nc.train.local import Task
+from fedjax_nc.train.round import make_rows, make_view, sent
+from fedjax_nc.types import FederatedData, Hyper, Pool, State, Table, Weights
 
 
 class Batches(NamedTuple):

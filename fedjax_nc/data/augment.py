@@ -99,18 +99,6 @@ def _stretch(start: Int[Array, "b 1"], length: Int[Array, "b 1"], n: int) -> Flo
     return jnp.maximum(0, 1 - jnp.abs(centre[:, :, None] - jnp.arange(n)))
 
 
-def resize(x: Images, side: int) -> Float[Array, "b s s c"]:
-    """Square images of this side, bilinear with aligned corners as GradAug's code has it."""
-    across, down = (_aligned(n, side) for n in (x.shape[2], x.shape[1]))
-    x = jnp.einsum("jk,bikc->bijc", across, x, precision="highest")
-    return jnp.einsum("ik,bkjc->bijc", down, x, precision="highest")
-
-
-def _aligned(n: int, side: int) -> Float[Array, "s n"]:
-    place = jnp.linspace(0.0, n - 1.0, side)
-    return jnp.maximum(0, 1 - jnp.abs(place[:, None] - jnp.arange(n)))
-
-
 TABLE = {"crop": pad_crop, "cutout": cutout, "flip": flip, "rrc": random_resized_crop}
 
 

@@ -7,30 +7,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Num
 
 from fedjax_nc import config
 from fedjax_nc.data import augment, datasets, partition
 from fedjax_nc.data.catalogue import DatasetSpec
 from fedjax_nc.errors import UserError
-from fedjax_nc.types import Batch, Table
-
-
-class Pool(NamedTuple):
-    """Training examples first, official test examples behind them."""
-
-    x: Num[Array, "n ..."]  # uint8 images or int32 tokens
-    y: Int[Array, " n"]
-
-
-class FederatedData(NamedTuple):
-    """Everything a round reads. Another partition or seed is only another table."""
-
-    pool: Pool
-    train: Table  # one row per client
-    client_test: Table  # one row per client
-    test: Table  # the official test examples, in rows of like length
-    class_counts: Float[Array, "n c"]  # of the training rows
+from fedjax_nc.types import Batch, FederatedData, Pool, Table
 
 
 class Split(NamedTuple):

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from fedjax_nc.data.federated import FederatedData, Pool
-from fedjax_nc.types import Table
+from fedjax_nc.types import FederatedData, Pool, Table
 
 NOBODY = -1  # in a table's index: a slot whose example is not wanted
 

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jaxtyping import Array, Float
 
 from fedjax_nc import losses
-from fedjax_nc.data.augment import resize
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods import terms
 from fedjax_nc.methods.averaging import fedavg
@@ -239,3 +239,15 @@ def kept(blocks: int, last: float, rule: str) -> tuple[float, ...]:
     """The probability of every residual block to be kept in training."""
     first = 1.0 if rule == "code" else 1 - (1 - last) / blocks
     return tuple(float(p) for p in np.linspace(first, last, blocks))
+
+
+def resize(x: Float[Array, "b h w c"], side: int) -> Float[Array, "b s s c"]:
+    """Square images of this side, bilinear with aligned corners as GradAug's code has it."""
+    across, down = (_aligned(n, side) for n in (x.shape[2], x.shape[1]))
+    x = jnp.einsum("jk,bikc->bijc", across, x, precision="highest")
+    return jnp.einsum("ik,bkjc->bijc", down, x, precision="highest")
+
+
+def _aligned(n: int, side: int) -> Float[Array, "s n"]:
+    place = jnp.linspace(0.0, n - 1.0, side)
+    return jnp.maximum(0, 1 - jnp.abs(place[:, None] - jnp.arange(n)))

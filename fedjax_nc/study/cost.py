@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from fedjax_nc import tree, work
+from fedjax_nc import tree
+from fedjax_nc.host import dry_run
 from fedjax_nc.io import records
 from fedjax_nc.study.subject import Progress, Subject
 from fedjax_nc.study.tables import Runs
@@ -18,12 +19,12 @@ def cost(run: Subject, progress: Progress) -> dict[str, Any]:
     up, down = traffic(job.task, job.data.pool)
     rows = records.read(run.directory / "metrics.jsonl")
     curve = [(r["round"], r["global_accuracy"]) for r in rows if "global_accuracy" in r]
-    size = work.size_of(cfg.model, job.data.pool.x.shape[1:], job.data.class_counts.shape[-1])
+    size = dry_run.size_of(cfg.model, job.data.pool.x.shape[1:], job.data.class_counts.shape[-1])
     numbers = {
         "parameters": tree.num_elements(run.state.weights.params),
         "mflops": size.multiply_adds / 1e6, "bytes_up": up, "bytes_down": down,
         "participants": cfg.federation.participants, "curve": curve,
-        "flops_per_round": work.round_flops(job, run.state),
+        "flops_per_round": dry_run.round_flops(job, run.state),
     }  # fmt: skip
     return numbers | {"targets": _reached(numbers, run.options.targets or _shares([numbers]))}
 

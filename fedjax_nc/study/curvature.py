@@ -11,10 +11,9 @@ from fedjax_nc import linalg, losses, tree
 from fedjax_nc.analysis import curvature, lanczos, outputs
 from fedjax_nc.analysis import hessian as products
 from fedjax_nc.analysis import landscape as surfaces
-from fedjax_nc.data.federated import Pool
-from fedjax_nc.probe import BATCH
+from fedjax_nc.host.examples import BATCH
 from fedjax_nc.study.subject import Progress, Subject
-from fedjax_nc.types import Batch, Model, Outputs, Weights
+from fedjax_nc.types import Batch, Model, Outputs, Pool, Weights
 
 STARTS = 2  # vectors from which the spectral density is estimated
 AT_ONCE = 32  # points of a surface between two words of progress

@@ -11,15 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_nc import losses, probe, tree
+from fedjax_nc import losses, tree
 from fedjax_nc.analysis import outputs
-from fedjax_nc.data import federated
 from fedjax_nc.errors import UserError
+from fedjax_nc.host import examples
+from fedjax_nc.host.assemble import Job, first_state, place, prepare
 from fedjax_nc.io import checkpoint, rundir
-from fedjax_nc.job import Job, first_state, place, prepare
-from fedjax_nc.loop import make_hyper
 from fedjax_nc.methods.base import Method, trained_groups
 from fedjax_nc.study.options import Options
+from fedjax_nc.train.schedule import make_hyper
 from fedjax_nc.types import State, Table, Weights
 
 Progress = Callable[[str, int, int], None]  # (what, done, of how many)
@@ -71,9 +71,9 @@ class Subject:
         return self.method.tested(self.state.weights, self.state.shared)
 
     @cached_property
-    def probe(self) -> probe.Probe:
+    def probe(self) -> examples.Probe:
         """The examples all studies share."""
-        return probe.choose(self.job, self.options.examples, self.options.few)
+        return examples.choose(self.job, self.options.examples, self.options.few)
 
     @cached_property
     def seen(self) -> outputs.Seen:
@@ -84,10 +84,10 @@ class Subject:
     @cached_property
     def ids(self) -> np.ndarray:
         """Clients whose local models are looked at."""
-        return probe.spread(self.job, self.options.clients)
+        return examples.spread(self.job, self.options.clients)
 
     @cached_property
-    def data(self) -> federated.FederatedData:
+    def data(self) -> types.FederatedData:
         """With these clients' training examples on the device."""
         return next(iter(self.job.feed.clients([self.ids])))
 
@@ -99,7 +99,7 @@ class Subject:
         kept = jax.tree.map(lambda x: np.asarray(x)[self.ids], dict(state.clients))
         kept, ids = job.executor.place((kept, jnp.asarray(self.ids)))
         light = State(state.round, state.key, state.weights, state.shared, {})
-        hyper = make_hyper(job, int(state.round))
+        hyper = make_hyper(job.task, int(state.round))
         return jax.jit(fn)(light, ids, kept, hyper, self.data)
 
     @cached_property
@@ -117,7 +117,7 @@ class Subject:
             classes = out.logits.shape[-1]
             return Own(*(losses.class_sums(v, batch.y, batch.mask, classes) for v in values))
 
-        fn = outputs.make_sums_of_clients(self.job.task, self.job.executor, probe.BATCH, sums)
+        fn = outputs.make_sums_of_clients(self.job.task, self.job.executor, examples.BATCH, sums)
         table = Table(*tree.take(self.data.train, self.ids))
         return _alone(jax.jit(fn)(self.local_models, self.data.pool, table))
 

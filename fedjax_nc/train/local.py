@@ -14,9 +14,8 @@ import optax
 from jax import lax
 
 from fedjax_nc import config, tree
-from fedjax_nc.data.federated import Pool
-from fedjax_nc.methods.base import SGD, Context, Phase, Repeat, View
-from fedjax_nc.types import Hyper, Model, Table, Weights
+from fedjax_nc.methods.base import SGD, Context, Method, Phase, Repeat, View
+from fedjax_nc.types import Hyper, Model, Pool, Table, Weights
 
 
 class Trainer(NamedTuple):
@@ -25,6 +24,14 @@ class Trainer(NamedTuple):
     model: Model
     local: config.Local
     batches: Any  # (pool, numbers, mask, key) -> Batch
+
+
+class Task(NamedTuple):
+    """What is trained and how: the static side of a run."""
+
+    method: Method
+    trainer: Trainer
+    federation: config.Federation
 
 
 class Client(NamedTuple):

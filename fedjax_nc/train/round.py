@@ -10,19 +10,11 @@ import numpy as np
 from jax import lax
 
 from fedjax_nc import config, tree
-from fedjax_nc.data.federated import FederatedData
 from fedjax_nc.methods.base import Arrived, Finished, Method, Setup, View, trained_groups
 from fedjax_nc.train import local, schedule
 from fedjax_nc.train.executors import Executor
-from fedjax_nc.types import ClientInfo, Hyper, State, Table, Weights
-
-
-class Task(NamedTuple):
-    """What is trained and how: the static side of a run."""
-
-    method: Method
-    trainer: local.Trainer
-    federation: config.Federation
+from fedjax_nc.train.local import Task
+from fedjax_nc.types import ClientInfo, FederatedData, Hyper, State, Table, Weights
 
 
 class RoundMetrics(NamedTuple):

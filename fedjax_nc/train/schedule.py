@@ -1,19 +1,29 @@
-"""Learning rate over rounds, and which clients take part in one."""
+"""What changes from round to round: the learning rate, and which clients take part."""
 
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from fedjax_nc import config
+from fedjax_nc.train import local
+from fedjax_nc.types import Hyper
 
 
-def learning_rate(local: config.Local, round_number: int) -> float:
+def learning_rate(settings: config.Local, round_number: int) -> float:
     """The learning rate of a round, counted from 0."""
-    if local.schedule == "exponential":
-        return local.lr * local.decay**round_number
-    if local.schedule == "step":
-        return local.lr * local.decay ** sum(round_number >= m for m in local.milestones)
-    return local.lr
+    if settings.schedule == "exponential":
+        return settings.lr * settings.decay**round_number
+    if settings.schedule == "step":
+        return settings.lr * settings.decay ** sum(round_number >= m for m in settings.milestones)
+    return settings.lr
+
+
+def make_hyper(task: local.Task, round_number: int) -> Hyper:
+    """Returns the traced inputs of a round, counted from 0."""
+    lr = learning_rate(task.trainer.local, round_number)
+    weights = tuple(local.default_weights(phase) for phase in task.method.phases)
+    return Hyper(jnp.asarray(lr, jnp.result_type(float)), weights)
 
 
 def participants(key: jax.Array, round_number: Any, federation: config.Federation) -> jax.Array:

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_nc import tree
-from fedjax_nc.data.federated import Pool
 from fedjax_nc.methods.base import Finished
 from fedjax_nc.train import local
-from fedjax_nc.train.round import Task, build, sent, upload_of
-from fedjax_nc.types import ClientInfo, Table
+from fedjax_nc.train.local import Task
+from fedjax_nc.train.round import build, sent, upload_of
+from fedjax_nc.types import ClientInfo, Pool, Table
 
 
 def traffic(task: Task, pool: Pool) -> tuple[int, int]:

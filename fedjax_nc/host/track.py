@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fedjax_nc import probe
 from fedjax_nc.analysis import measures, outputs
-from fedjax_nc.job import Job
+from fedjax_nc.host import examples
+from fedjax_nc.host.assemble import Job
 from fedjax_nc.types import Hyper, State
 
 EXAMPLES, CLIENTS = 1000, 5  # test examples, and clients whose local models are made
@@ -33,7 +33,7 @@ def make_track(job: Job, names: tuple[str, ...]) -> Callable[[State, Hyper], dic
     Of several seeds the arrays have a leading axis.
     """
     task, executor, seeds = job.task, job.executor, job.axes
-    looked, clients = probe.choose(job, EXAMPLES), job.config.federation.clients
+    looked, clients = examples.choose(job, EXAMPLES), job.config.federation.clients
     # by number, not by size: a seed's records do not depend on those it runs beside
     ids = np.unique(np.linspace(0, clients - 1, CLIENTS).round().astype(int))
     outputs_fn = outputs.make_outputs(task, executor)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 
-def curves(path: Path, rows: list[dict[str, Any]], title: str) -> None:
+def one_run(path: Path, rows: list[dict[str, Any]], title: str) -> None:
     """Accuracy with the spread over clients, and loss, against rounds."""
     import matplotlib
 

@@ -1,6 +1,6 @@
 """The manual docs/methods.md, written from the catalogue by `make docs`."""
 
-from fedjax_nc import work
+from fedjax_nc.host import dry_run
 from fedjax_nc.methods import catalogue
 
 DATASET = "cifar10"  # on which bytes are counted
@@ -9,7 +9,7 @@ DATASET = "cifar10"  # on which bytes are counted
 def markdown() -> str:
     """The manual of all methods and regularisers."""
     bases, regularisers = catalogue.bases(), catalogue.regularisers()
-    sizes = work.messages(DATASET)
+    sizes = dry_run.messages(DATASET)
     lines = [
         "# Methods", "",
         "Generated from the methods' own docstrings by `make docs`; do not edit.", "",

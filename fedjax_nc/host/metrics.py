@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_nc import config, evaluate
+from fedjax_nc import config
 from fedjax_nc.errors import UserError
+from fedjax_nc.train import evaluate
 from fedjax_nc.train.round import RoundMetrics
 
 

@@ -15,7 +15,8 @@ from fedjax_nc.methods import registry
 from fedjax_nc.methods.base import Method, as_it_is
 from fedjax_nc.train import local
 from fedjax_nc.train.executors import Executor, make_executor
-from fedjax_nc.train.round import Task, init_state
+from fedjax_nc.train.local import Task
+from fedjax_nc.train.round import init_state
 from fedjax_nc.types import State, Table
 
 
@@ -24,7 +25,7 @@ class Seeds(NamedTuple):
 
     configs: tuple[RunConfig, ...]  # alike but for the seed
     splits: tuple[federated.Split, ...]
-    axes: federated.FederatedData  # `jax.vmap`'s axes of the data, stacked where seeds differ
+    axes: types.FederatedData  # `jax.vmap`'s axes of the data, stacked where seeds differ
 
 
 class Job(NamedTuple):
@@ -34,7 +35,7 @@ class Job(NamedTuple):
     task: Task
     executor: Executor
     split: federated.Split
-    data: federated.FederatedData
+    data: types.FederatedData
     warnings: tuple[str, ...]
     seeds: Seeds | None = None
     host: stream.Host | None = None  # where the examples are when `data.pool` only has their shape
@@ -59,7 +60,7 @@ class Job(NamedTuple):
         return (self.split,) if self.seeds is None else self.seeds.splits
 
     @property
-    def axes(self) -> federated.FederatedData | None:
+    def axes(self) -> types.FederatedData | None:
         """Of several seeds."""
         return None if self.seeds is None else self.seeds.axes
 
@@ -165,7 +166,7 @@ def _shapes(x: np.ndarray, split: federated.Split, participants: int) -> Any:
     """The pool of a round whose examples come from the host."""
     rows = stream.room(np.array([len(part) for part in split.train]), participants)
     struct: Any = jax.ShapeDtypeStruct
-    return federated.Pool(struct((rows, *x.shape[1:]), x.dtype), struct((rows,), np.int32))
+    return types.Pool(struct((rows, *x.shape[1:]), x.dtype), struct((rows,), np.int32))
 
 
 def _check_words(cfg: RunConfig, method: Method) -> None:
@@ -193,14 +194,14 @@ def _missing(split: federated.Split, strict: bool) -> list[str]:
     return [f"{message}: they are skipped"]
 
 
-def _axes(own: bool) -> federated.FederatedData:
+def _axes(own: bool) -> types.FederatedData:
     """What of the data is stacked: never the examples, the tables if seeds have their own."""
     tables: Any = 0 if own else None
     nothing: Any = None
-    return federated.FederatedData(nothing, tables, tables, nothing, tables)
+    return types.FederatedData(nothing, tables, tables, nothing, tables)
 
 
-def _stack(parts: list[federated.FederatedData]) -> federated.FederatedData:
+def _stack(parts: list[types.FederatedData]) -> types.FederatedData:
     """Every seed's tables in one array, padded to the longest."""
 
     def table(tables: list[Table]) -> Table:

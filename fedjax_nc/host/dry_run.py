@@ -10,12 +10,13 @@ from fedjax_nc import config, flops, models, protocols, tree
 from fedjax_nc.data import federated
 from fedjax_nc.data.catalogue import sized
 from fedjax_nc.errors import UserError
-from fedjax_nc.job import Job, first_state
-from fedjax_nc.loop import make_hyper
+from fedjax_nc.host.assemble import Job, first_state
 from fedjax_nc.methods import catalogue, registry
 from fedjax_nc.methods.base import Phase, View
 from fedjax_nc.train import local
-from fedjax_nc.train.round import Task, make_round, sent
+from fedjax_nc.train.local import Task
+from fedjax_nc.train.round import make_round, sent
+from fedjax_nc.train.schedule import make_hyper
 from fedjax_nc.train.traffic import traffic
 from fedjax_nc.types import ClientInfo, HeadSpec, State
 
@@ -53,7 +54,7 @@ def facts(job: Job) -> dict[str, str]:
     }
     if job.executor.jit and not on_host:
         round_fn = make_round(job.task, job.executor)
-        lowered = round_fn.lower(state, make_hyper(job, 0), job.data)  # type: ignore[attr-defined]
+        lowered = round_fn.lower(state, make_hyper(job.task, 0), job.data)  # type: ignore[attr-defined]
         memory = lowered.compile().memory_analysis()
         peak = memory.argument_size_in_bytes + memory.output_size_in_bytes
         peak += memory.temp_size_in_bytes - memory.alias_size_in_bytes
@@ -78,7 +79,7 @@ def step_flops(job: Job, state: State, phase: Phase) -> int:
 
     Counted on plain convolutions, whatever the run's lowering computes instead.
     """
-    cfg, data, hyper = job.config, job.data, make_hyper(job, 0)
+    cfg, data, hyper = job.config, job.data, make_hyper(job.task, 0)
     plain = models.build(
         cfg.model, data.pool.x.shape[1:], data.class_counts.shape[-1], job.task.method.head,
         norm=cfg.federation.norm, conv="native", survival=job.task.method.survival,
@@ -129,7 +130,7 @@ class Messages(NamedTuple):
 def messages(dataset: str) -> dict[str, Messages]:
     """Of every method on this dataset, with the protocol's network or one the method accepts."""
     spec = sized(dataset, config.Data())
-    pool = federated.Pool(jnp.zeros((1, *spec.shape), jnp.uint8), jnp.zeros(1, jnp.int32))
+    pool = types.Pool(jnp.zeros((1, *spec.shape), jnp.uint8), jnp.zeros(1, jnp.int32))
     batches = federated.make_batches(spec, (), config.Data().normalise)
     found = {}
     for name in catalogue.bases():

@@ -9,11 +9,11 @@ import numpy as np
 
 from fedjax_nc import losses, tree
 from fedjax_nc.data import stream
-from fedjax_nc.data.federated import FederatedData, Pool
 from fedjax_nc.train import local
 from fedjax_nc.train.executors import Executor
-from fedjax_nc.train.round import Task, make_rows, make_view, sent
-from fedjax_nc.types import Hyper, Outputs, State, Table, Weights
+from fedjax_nc.train.local import Task
+from fedjax_nc.train.round import make_rows, make_view, sent
+from fedjax_nc.types import FederatedData, Hyper, Outputs, Pool, State, Table, Weights
 
 
 class Score(NamedTuple):

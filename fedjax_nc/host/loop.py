@@ -17,13 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_nc import config, evaluate, report
+from fedjax_nc import config
 from fedjax_nc.data import federated
-from fedjax_nc.figures import bias
-from fedjax_nc.io import checkpoint, plots, records, rundir
-from fedjax_nc.job import Job, first_state, only, place
-from fedjax_nc.track import Track, make_track, record
-from fedjax_nc.train import local, schedule
+from fedjax_nc.figures import bias, curves
+from fedjax_nc.host import metrics as reported
+from fedjax_nc.host.assemble import Job, first_state, only, place
+from fedjax_nc.host.track import Track, make_track, record
+from fedjax_nc.io import checkpoint, records, rundir
+from fedjax_nc.train import evaluate, schedule
 from fedjax_nc.train.round import RoundMetrics, make_round, make_rounds
 from fedjax_nc.train.traffic import traffic
 from fedjax_nc.types import Hyper, State, Weights
@@ -72,13 +73,6 @@ class Pending(NamedTuple):
     scores: dict[str, evaluate.Score] | None  # after the last of them
     tracked: dict[str, Any] | None  # likewise
     compiled: bool  # something was compiled on the way, so their time is no round's
-
-
-def make_hyper(job: Job, round_number: int) -> Hyper:
-    """The traced inputs of a round."""
-    lr = schedule.learning_rate(job.config.local, round_number)
-    weights = tuple(local.default_weights(phase) for phase in job.task.method.phases)
-    return Hyper(jnp.asarray(lr, jnp.result_type(float)), weights)
 
 
 def run(
@@ -141,9 +135,9 @@ def _run(
     summaries = []
     for number, (seed, own, after) in enumerate(zip(seeds, personal, calibrated, strict=True)):
         cfg = seed.config
-        summary = report.summarise(cfg, seed.rows, (up, down), len(seeds)) | own | after
+        summary = reported.summarise(cfg, seed.rows, (up, down), len(seeds)) | own | after
         title = f"{cfg.method} on {cfg.dataset} ({cfg.model}, seed {cfg.seed})"
-        plots.curves(seed.directory / "curves.png", seed.rows, title)
+        curves.one_run(seed.directory / "curves.png", seed.rows, title)
         bias.labels(counts[number % len(counts)], title).savefig(seed.directory / "labels.png")
         text = json.dumps(summary, indent=2) + "\n"
         rundir.write_atomically(seed.directory / "summary.json", text)
@@ -168,7 +162,7 @@ def _train(
     )
     track_fn = make_track(job, track.names) if track.names else None
     averaged = cfg.rounds - cfg.evaluation.last
-    hyper, managers = make_hyper(job, 0), [seed.manager for seed in seeds]
+    hyper, managers = schedule.make_hyper(job.task, 0), [seed.manager for seed in seeds]
     clock, waiting, limit = time.perf_counter(), [], 1
 
     def tests(done: int) -> bool:
@@ -206,7 +200,7 @@ def _train(
             padded = np.resize(lrs, AT_ONCE).astype(hyper.lr.dtype)
         state, metrics = rounds_fn(state, hyper._replace(lr=padded), len(lrs), next(examples))
         scores = evaluate_fn(_tested(job, state), feed.tests()) if tests(done) else None
-        tracked = track_fn(state, make_hyper(job, done)) if track_fn and track.due(done) else None
+        tracked = track_fn(state, schedule.make_hyper(job.task, done)) if track_fn and track.due(done) else None
         waiting.append(Pending(number, lrs, metrics, scores, tracked, bool(new)))
         compiled |= new
         # a round that waits would hold on to its examples
@@ -251,12 +245,12 @@ def _rows(done: Pending, seeds: list[Seed]) -> list[list[dict[str, Any]]]:
             own = jax.tree.map(lambda x, r=r, s=s: x[r, s] if several else x[r], metrics)
             where = f"seed {seed.config.seed}, " if several else ""
             last_good = int(seed.manager.latest_step() or 0)
-            rows.append(report.row(done.first + r + 1, lr, own, where, last_good))
+            rows.append(reported.row(done.first + r + 1, lr, own, where, last_good))
         result.append(rows)
     for s, row in enumerate(result[-1]):
         own = [jax.tree.map(lambda x, s=s: x[s], found) if several and found else found
                for found in (scores, tracked)]  # fmt: skip
-        row |= (report.tested(own[0]) if own[0] else {}) | (record(own[1]) if own[1] else {})
+        row |= (reported.tested(own[0]) if own[0] else {}) | (record(own[1]) if own[1] else {})
     return result
 
 
@@ -273,7 +267,7 @@ def _calibrated(job: Job, state: State) -> list[dict[str, Any]]:
     scores = evaluate_fn(weights, feed.tests())
     each = [scores] if job.seeds is None else [
         jax.tree.map(lambda x, i=i: x[i], scores) for i in range(len(job.configs))]  # fmt: skip
-    return [{"calibrated_accuracy": report.tested(own)["global_accuracy"]} for own in each]
+    return [{"calibrated_accuracy": reported.tested(own)["global_accuracy"]} for own in each]
 
 
 def _personal(job: Job, state: State, reporter: Reporter) -> list[dict[str, Any]]:
@@ -282,7 +276,7 @@ def _personal(job: Job, state: State, reporter: Reporter) -> list[dict[str, Any]
     results: list[dict[str, Any]] = [
         {"personal_accuracy": None, "finetuned_accuracy": None} for _ in job.configs
     ]
-    hyper = make_hyper(job, cfg.rounds - 1)
+    hyper = schedule.make_hyper(job.task, cfg.rounds - 1)
     wanted = [("personal", cfg.evaluation.personal, method.phases, hyper.term_weights),
               ("finetuned", cfg.evaluation.finetune, method.finetune, ())]  # fmt: skip
     for name, on, phases, term_weights in wanted:
@@ -295,5 +289,5 @@ def _personal(job: Job, state: State, reporter: Reporter) -> list[dict[str, Any]
         )  # fmt: skip
         for i, result in enumerate(results):
             own = score if job.seeds is None else jax.tree.map(lambda x, i=i: x[i], score)
-            result |= report.over_time(name, own)
+            result |= reported.over_time(name, own)
     return results

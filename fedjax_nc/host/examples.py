@@ -8,7 +8,7 @@ import numpy as np
 from fedjax_nc import tree
 from fedjax_nc.analysis import outputs
 from fedjax_nc.data import federated, stream
-from fedjax_nc.job import Job
+from fedjax_nc.host.assemble import Job
 from fedjax_nc.types import Table
 
 BATCH = 100  # examples of a forward pass, and of a Hessian product
@@ -17,7 +17,7 @@ BATCH = 100  # examples of a forward pass, and of a Hessian product
 class Probe(NamedTuple):
     """Official test examples and clients' training examples, on the devices."""
 
-    pool: federated.Pool
+    pool: types.Pool
     test: outputs.Batches
     train: outputs.Batches
 
@@ -48,11 +48,11 @@ def _rows(table: Table) -> list[np.ndarray]:
     return [row[:size] for row, size in rows]
 
 
-def _pool(job: Job, numbers: np.ndarray) -> federated.Pool:
+def _pool(job: Job, numbers: np.ndarray) -> types.Pool:
     """These examples in this order, wherever they are now."""
     if job.host is None:
-        return federated.Pool(*tree.take(tuple(job.data.pool), numbers))
+        return types.Pool(*tree.take(tuple(job.data.pool), numbers))
     table = stream.Rows(numbers[None], np.array([len(numbers)]))
     x, y, (table,) = stream.gather(job.host, len(np.unique(numbers)), [table])
     order = table.index[0]
-    return federated.Pool(jnp.asarray(x[order]), jnp.asarray(y[order]))
+    return types.Pool(jnp.asarray(x[order]), jnp.asarray(y[order]))

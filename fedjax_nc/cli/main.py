@@ -1,7 +1,5 @@
 """The commands: parse first, then import jax, then run."""
 
-import contextlib
-import gc
 import json
 import os
 import sys
@@ -9,11 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedjax_nc import flags
+from fedjax_nc import devices
+from fedjax_nc.cli import flags
 from fedjax_nc.config import RunConfig
 from fedjax_nc.errors import UserError
-
-_PATIENCE = 7 * 24 * 3600  # seconds
 
 
 def train(argv: list[str]) -> int:
@@ -21,22 +18,23 @@ def train(argv: list[str]) -> int:
     try:
         command = flags.parse(argv)
         if command.list != "no":
-            from fedjax_nc import console
+            from fedjax_nc.cli import console
 
             def messages():
-                from fedjax_nc import work
+                from fedjax_nc.host import dry_run
 
-                return work.messages(dataset)
+                return dry_run.messages(dataset)
 
             dataset = command.configs[0].dataset
             console.show_list(command.list, dataset, messages)
             return 0
-        start_jax(command.configs[0].execution.devices)
+        devices.start(command.configs[0].execution.devices)
         if command.dry_run:
-            from fedjax_nc import console, job, work
+            from fedjax_nc.cli import console
+            from fedjax_nc.host import assemble, dry_run
 
-            prepared = job.prepare(command.configs[0], strict=command.strict)
-            console.show_facts("Dry run: nothing is trained or written", work.facts(prepared))
+            prepared = assemble.prepare(command.configs[0], strict=command.strict)
+            console.show_facts("Dry run: nothing is trained or written", dry_run.facts(prepared))
             return 0
         summaries = run(command)
     except UserError as error:
@@ -47,7 +45,7 @@ def train(argv: list[str]) -> int:
     except KeyboardInterrupt:
         print("stopped; the same command resumes from the last checkpoint", file=sys.stderr)
         return 130
-    from fedjax_nc import console
+    from fedjax_nc.cli import console
 
     console.show_results(summaries)
     return 0
@@ -62,8 +60,8 @@ def analyse(argv: list[str]) -> int:
 
         for directory in directories:  # all of them before the first is looked at
             rundir.read(directory)
-        start_jax(0)
-        from fedjax_nc import console
+        devices.start(0)
+        from fedjax_nc.cli import console
         from fedjax_nc.study import analyse as studies
 
         named = studies.labels(directories)
@@ -93,37 +91,6 @@ def analyse(argv: list[str]) -> int:
     for page in pages:
         print(f"report: {page}", file=sys.stderr)
     return 0
-
-
-def start_jax(devices: int) -> None:
-    """One host device per core where there is no accelerator, and compiled programs on disk."""
-    import jax
-
-    # tracing makes many objects and little garbage: looking for it took a fifth of a warm start
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 100)
-    cores = os.cpu_count() or 1
-    # LAPACK's threads: the small solves of a log-determinant would wait for a busy core (2.4 ms
-    # instead of 0.05 ms for 64 x 64)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # a device waits for the one with the longest clients; XLA would end the process after 40 s
-    options = [f"--xla_cpu_collective_call_{name}_timeout_seconds={_PATIENCE}"
-               for name in ("warn_stuck", "terminate")]  # fmt: skip
-    if devices in (0, cores) and cores > 1:
-        # a core has its own clients: splitting their operations over cores only costs (8 % of the
-        # fixed workload's round; nothing on small networks)
-        os.environ.setdefault("NPROC", "1")  # threads of XLA's pool
-        options.append("--xla_cpu_multi_thread_eigen=false")
-    os.environ.setdefault("XLA_FLAGS", " ".join(options))
-    with contextlib.suppress(RuntimeError):  # a program that has used jax keeps its devices
-        jax.config.update("jax_num_cpu_devices", devices or cores)
-    # JAX_COMPILATION_CACHE_DIR, or the program we are part of, may have chosen one already
-    if jax.config.values["jax_compilation_cache_dir"] is None:
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        jax.config.update("jax_compilation_cache_dir", str(Path(home) / "fedjax_nc" / "xla"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)  # small ones add up
-    if devices > len(jax.devices()):
-        raise UserError(f"--execution.devices={devices}: this machine has {len(jax.devices())}")
 
 
 def run(command: flags.Command) -> list[dict[str, Any]]:
@@ -156,10 +123,11 @@ def _run(configs: tuple[RunConfig, ...], command: flags.Command) -> list[dict[st
 
 def _train(configs: list[RunConfig], command: flags.Command) -> list[dict[str, Any]]:
     """Prepare, describe, train."""
-    from fedjax_nc import console, job, loop
+    from fedjax_nc.cli import console
+    from fedjax_nc.host import assemble, loop
     from fedjax_nc.io import rundir
 
-    prepared = job.prepare(*configs, strict=command.strict)
+    prepared = assemble.prepare(*configs, strict=command.strict)
     directories = [rundir.path_of(command.out, cfg) for cfg in configs]
     words = [*sys.orig_argv[:1], *sys.argv]
     for cfg, directory in zip(configs, directories, strict=True):
