@@ -1,0 +1,1 @@
+"""One run on the host: its assembly, its loop, what it records."""
