@@ -5,8 +5,14 @@ from typing import Any, NamedTuple
 
 from workload import Workload
 
-LABELS = {"ours": "fedjax_nc", "torch": "PyTorch", "torch_tuned": "PyTorch tuned", "pfl": "pfl",
-          "flower": "Flower", "fedjax": "FedJAX"}  # fmt: skip
+LABELS = {
+    "ours": "fedjax_nc",
+    "torch": "PyTorch",
+    "torch_tuned": "PyTorch tuned",
+    "pfl": "pfl",
+    "flower": "Flower",
+    "fedjax": "FedJAX",
+}
 DROPPED = "slower than another variant: left out after its warm-up rounds"
 _COLUMNS = {
     "compile\ns": lambda r: f"{r['compile_seconds']:.1f}",
@@ -71,43 +77,79 @@ def sheets(result: dict[str, Any]) -> list[Sheet]:
         made.append(Sheet(title, ["", *_COLUMNS], cells))
     if "unequal" in result:
         head = ["steps of ten clients", "unequal s/round", "equal s/round", "unequal / equal"]
-        cells = [[name, f"{c['seconds']:.3f}", f"{c['equal_seconds']:.3f}", ratio(c["ratio"])]
-                 for name, c in result["unequal"]["cases"].items()]  # fmt: skip
+        cells = [
+            [name, f"{c['seconds']:.3f}", f"{c['equal_seconds']:.3f}", ratio(c["ratio"])]
+            for name, c in result["unequal"]["cases"].items()
+        ]
         made.append(Sheet(f"unequal clients, {result['unequal']['model']}", head, cells))
     if "seeds" in result:
         s = result["seeds"]
         parts = {"a steady round": s, f"`{s['command']['command']}`": s["command"]}
-        cells = [[name, f"{r['seconds']:.3f}", f"{r['one_seconds']:.3f}", ratio(r["ratio"])]
-                 for name, r in parts.items()]  # fmt: skip
+        cells = [
+            [name, f"{r['seconds']:.3f}", f"{r['one_seconds']:.3f}", ratio(r["ratio"])]
+            for name, r in parts.items()
+        ]
         head = ["", "three seeds s", "one seed s", "three / one"]
         made.append(Sheet(f"seeds in parallel, {s['model']}", head, cells))
     if "growth" in result:
         g = result["growth"]
-        parts = {"rounds 1 to 10 of 100": "first_ten", "rounds 91 to 100": "last_ten",
-                 "ten runs of 10": "short_runs"}  # fmt: skip
-        cells = [[name, f"{g[f'{key}_seconds']:.3f}", f"{g[f'{key}_memory_mb']:.0f}"]
-                 for name, key in parts.items()]  # fmt: skip
+        parts = {
+            "rounds 1 to 10 of 100": "first_ten",
+            "rounds 91 to 100": "last_ten",
+            "ten runs of 10": "short_runs",
+        }
+        cells = [
+            [name, f"{g[f'{key}_seconds']:.3f}", f"{g[f'{key}_memory_mb']:.0f}"]
+            for name, key in parts.items()
+        ]
         made.append(Sheet(f"growth, {g['model']}", ["", "s/round", "MB"], cells))
     if "start" in result:
         s = result["start"]
-        cells = [["empty compile cache", f"{s['cold_seconds']:.2f}"],
-                 ["warm compile cache", f"{s['warm_seconds']:.2f}"]]  # fmt: skip
+        cells = [
+            ["empty compile cache", f"{s['cold_seconds']:.2f}"],
+            ["warm compile cache", f"{s['warm_seconds']:.2f}"],
+        ]
         head = [s["command"], "s to the end of the first round"]
         made.append(Sheet("start, imports included", head, cells))
     if "method_cost" in result:
-        cells = [[r["method"].replace("|", "\\|"), r["model"], f"{r['step_ms']:.2f}",
-                  ratio(r["step_ratio"]), ratio(r["round_ratio"]), ratio(r["memory_ratio"])]
-                 for r in result["method_cost"]["rows"]]  # fmt: skip
+        cells = [
+            [
+                r["method"].replace("|", "\\|"),
+                r["model"],
+                f"{r['step_ms']:.2f}",
+                ratio(r["step_ratio"]),
+                ratio(r["round_ratio"]),
+                ratio(r["memory_ratio"]),
+            ]
+            for r in result["method_cost"]["rows"]
+        ]
         head = ["", "model", "ms per step", "step", "round", "memory"]
         made.append(Sheet("cost beside FedAvg's on the same model", head, cells))
     if "models" in result:
         m = result["models"]
-        cells = [[r["model"], f"{r['parameters'] / 1e6:.2f}", f"{r['mflops']:.1f}",
-                  f"{r['cold']:.1f}",
-                  f"{r['warm']:.1f}", f"{r['images_per_second']:.0f}", f"{r['gflops']:.0f}",
-                  f"{r['memory_mb']:.0f}"] for r in m["rows"]]  # fmt: skip
-        head = ["", "M parameters", "MFLOPs", "compile s", "warm s", "images/s", "GFLOP/s",
-                "MB per client"]  # fmt: skip
+        cells = [
+            [
+                r["model"],
+                f"{r['parameters'] / 1e6:.2f}",
+                f"{r['mflops']:.1f}",
+                f"{r['cold']:.1f}",
+                f"{r['warm']:.1f}",
+                f"{r['images_per_second']:.0f}",
+                f"{r['gflops']:.0f}",
+                f"{r['memory_mb']:.0f}",
+            ]
+            for r in m["rows"]
+        ]
+        head = [
+            "",
+            "M parameters",
+            "MFLOPs",
+            "compile s",
+            "warm s",
+            "images/s",
+            "GFLOP/s",
+            "MB per client",
+        ]
         made.append(Sheet(f"local training of every model, batch {m['batch_size']}", head, cells))
     if "hessian" in result:
         made.append(_products(result["hessian"]))
@@ -120,20 +162,41 @@ def _products(h: dict[str, Any]) -> Sheet:
     lines = []
     for r in h["rows"]:
         who = f"{LABELS[r['name']]}, {r['variant']}"
-        lines.append([who, f"{r['gradient']:.2f}", f"{r['product']:.2f}", ratio(r["ratio"]),
-                      ratio(r["over_ours"]), ratio(r["over_ours_in_program"])])  # fmt: skip
+        lines.append(
+            [
+                who,
+                f"{r['gradient']:.2f}",
+                f"{r['product']:.2f}",
+                ratio(r["ratio"]),
+                ratio(r["over_ours"]),
+                ratio(r["over_ours_in_program"]),
+            ]
+        )
         if r["name"] == "ours":
             each = r["seconds_in_program"]
-            lines.append([f"{who}, {h['products']} products in one program",
-                          f"{r['gradient']:.2f}", f"{each:.2f}", ratio(r["ratio_in_program"]),
-                          ratio(each / r["product"]), ratio(1.0)])  # fmt: skip
+            lines.append(
+                [
+                    f"{who}, {h['products']} products in one program",
+                    f"{r['gradient']:.2f}",
+                    f"{each:.2f}",
+                    ratio(r["ratio_in_program"]),
+                    ratio(each / r["product"]),
+                    ratio(1.0),
+                ]
+            )
     title = (
         f"Hessian-vector products of {h['model']}, {h['images']} images ({h['of']}): top "
         f"eigenvalue {h['top']:.3g} (within {h['top_error']:.1g}), trace {h['trace']:.4g} "
         f"+- {h['trace_error']:.2g} (standard error)"
     )
-    head = ["", "s per gradient", "s per product", "product / gradient", "over ours alone",
-            "over ours in the program"]  # fmt: skip
+    head = [
+        "",
+        "s per gradient",
+        "s per product",
+        "product / gradient",
+        "over ours alone",
+        "over ours in the program",
+    ]
     return Sheet(title, head, lines)
 
 
@@ -203,15 +266,22 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
     parts = panels(best(result["rows"]))
     height = sum(0.45 * len(rows) + 0.9 for _, rows in parts)
-    figure, axes = plt.subplots(len(parts), 1, figsize=(8, height), squeeze=False,
-                                height_ratios=[len(rows) + 1 for _, rows in parts],
-                                layout="constrained")  # fmt: skip
+    figure, axes = plt.subplots(
+        len(parts),
+        1,
+        figsize=(8, height),
+        squeeze=False,
+        height_ratios=[len(rows) + 1 for _, rows in parts],
+        layout="constrained",
+    )
     for axis, (title, rows) in zip(axes[:, 0], parts, strict=True):
         colours = ["C0" if row["name"] == "ours" else "0.7" for row in rows]
         names = [label(row, title).replace(", ", "\n", 1) for row in rows]
         bars = axis.barh(names, [row["seconds"] for row in rows], color=colours)
-        texts = [f" {row['seconds']:.2f} s" + (f"  {ratio(row['ratio'])}" if title else "")
-                 for row in rows]  # fmt: skip
+        texts = [
+            f" {row['seconds']:.2f} s" + (f"  {ratio(row['ratio'])}" if title else "")
+            for row in rows
+        ]
         axis.bar_label(bars, texts, fontsize=8)
         axis.set(xlabel="seconds per round", title=title)
         axis.margins(x=0.2)

@@ -66,15 +66,21 @@ SHAPES = [
     Shape(16, 192, 192, 3, stride=2, padding=1, groups=192, clients=5),
     Shape(16, 64, 64, 3, padding=1, groups=4, clients=5),
 ]
-SPECIAL = {"pointwise": lambda s: s.kernel == 1, "depthwise": lambda s: s.groups == s.inputs > 1,
-           "grouped": lambda s: 1 < s.groups < s.inputs}  # fmt: skip
+SPECIAL = {
+    "pointwise": lambda s: s.kernel == 1,
+    "depthwise": lambda s: s.groups == s.inputs > 1,
+    "grouped": lambda s: 1 < s.groups < s.inputs,
+}
 
 
 def candidates(shape: Shape) -> dict[str, Callable]:
     """The functions (x, kernel) -> y that compute it."""
     pads = (shape.padding, shape.padding), (shape.padding, shape.padding)
-    names = [n for n in ("native", "canonical", "im2col", "winograd")
-             if conv.can(n, shape.kernel, shape.stride, shape.groups)]  # fmt: skip
+    names = [
+        n
+        for n in ("native", "canonical", "im2col", "winograd")
+        if conv.can(n, shape.kernel, shape.stride, shape.groups)
+    ]
     found: dict[str, Callable] = {
         n: partial(conv.convolve, stride=shape.stride, pads=pads, groups=shape.groups, name=n)
         for n in names
@@ -112,8 +118,9 @@ def seconds(fn, shape: Shape) -> float:
         return jax.tree.map(lambda a: a[None], client(x[0], kernel[0]))
 
     split = PartitionSpec("d")
-    run = jax.jit(jax.shard_map(on_device, mesh=mesh, in_specs=split, out_specs=split,
-                                check_vma=False))  # fmt: skip
+    run = jax.jit(
+        jax.shard_map(on_device, mesh=mesh, in_specs=split, out_specs=split, check_vma=False)
+    )
     key, width = jax.random.key(0), shape.inputs // shape.groups
     lead, batch = devices * shape.clients, BATCH // shape.clients
     x = jax.random.normal(key, (lead, batch, shape.side, shape.side, shape.inputs))
@@ -131,8 +138,9 @@ def seconds(fn, shape: Shape) -> float:
 def chosen(shape: Shape) -> str:
     """What `auto` takes."""
     out = (shape.side + 2 * shape.padding - shape.kernel) // shape.stride + 1
-    return conv.choose(jax.default_backend(), shape.kernel, shape.stride, shape.inputs,
-                       shape.groups, out)  # fmt: skip
+    return conv.choose(
+        jax.default_backend(), shape.kernel, shape.stride, shape.inputs, shape.groups, out
+    )
 
 
 def main(argv: list[str]) -> None:
@@ -145,8 +153,13 @@ def main(argv: list[str]) -> None:
     for shape in track(SHAPES, "timing", console=Console(stderr=True)):
         milliseconds = {n: 1e3 * seconds(fn, shape) for n, fn in candidates(shape).items()}
         rows.append({**shape._asdict(), "auto": chosen(shape), "milliseconds": milliseconds})
-    result = {"command": "python benchmarks/conv.py", "date": str(datetime.date.today()),
-              "machine": machine.describe(), "batch": BATCH, "shapes": rows}  # fmt: skip
+    result = {
+        "command": "python benchmarks/conv.py",
+        "date": str(datetime.date.today()),
+        "machine": machine.describe(),
+        "batch": BATCH,
+        "shapes": rows,
+    }
     Path(given.json).write_text(json.dumps(result, indent=1) + "\n")
     chart.show(result)
 

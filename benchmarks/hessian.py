@@ -79,8 +79,9 @@ def make_gradient(case: Case) -> Callable[..., Any]:
         batch = case.batches(pool, row.numbers, row.mask, None)
 
         def loss(params):
-            out, _ = case.model.apply(weights._replace(params=params), batch.x, train=False,
-                                      mask=batch.mask)  # fmt: skip
+            out, _ = case.model.apply(
+                weights._replace(params=params), batch.x, train=False, mask=batch.mask
+            )
             return jnp.sum(jnp.where(batch.mask, losses.cross_entropy(out.logits, batch.y), 0.0))
 
         return {}, jax.grad(loss)(weights.params)
@@ -130,15 +131,19 @@ def measure(flags: argparse.Namespace) -> dict[str, Any]:
         tell = lambda done: progress.step("eigenvalue and trace", done)  # noqa: E731
         whole = partial(eigenvalue_and_trace, products=alone, probes=probes, chunk=chunk, tell=tell)
         programs, compiling = {}, {}
-        for name, fn, args in (("gradient", make_gradient(case), (h,)),
-                               ("product", hessian.products, (h, vector)),
-                               ("whole", whole, (h,))):  # fmt: skip
+        for name, fn, args in (
+            ("gradient", make_gradient(case), (h,)),
+            ("product", hessian.products, (h, vector)),
+            ("whole", whole, (h,)),
+        ):
             start = time.process_time()
             programs[name] = jax.jit(fn).lower(*args).compile()
             compiling[name] = time.process_time() - start
             progress.step(f"compiled the {name}")
-        run = {"gradient": lambda: timed(programs["gradient"], h),
-               "product": lambda: timed(programs["product"], h, vector)}  # fmt: skip
+        run = {
+            "gradient": lambda: timed(programs["gradient"], h),
+            "product": lambda: timed(programs["product"], h, vector),
+        }
         times = _take_turns(run, peers, flags.repeats, progress)
         seconds, cpu, (ritz, found) = timed(programs["whole"], h)
     tensors = np.asarray(found).reshape(-1, found.shape[-1])[:probes]
@@ -147,10 +152,17 @@ def measure(flags: argparse.Namespace) -> dict[str, Any]:
     trace = curvature.trace(curvature.Samples(tensors, {}))
     gradient, gradient_cpu = times["ours"]["gradient"], times["ours"]["gradient_cpu"]
     each = flags.products
-    rows = [{"name": "ours", "variant": f"{case.executor.name} x{case.executor.devices}",
-             "version": jax.__version__, "seconds_in_program": seconds / each,
-             "ratio_in_program": seconds / each / gradient,
-             "cpu_ratio_in_program": cpu / each / gradient_cpu} | times["ours"]]  # fmt: skip
+    rows = [
+        {
+            "name": "ours",
+            "variant": f"{case.executor.name} x{case.executor.devices}",
+            "version": jax.__version__,
+            "seconds_in_program": seconds / each,
+            "ratio_in_program": seconds / each / gradient,
+            "cpu_ratio_in_program": cpu / each / gradient_cpu,
+        }
+        | times["ours"]
+    ]
     rows += [{"name": "torch"} | one.facts | times[one.facts["variant"]] for one in peers]
     for row in rows:
         row["ratio"] = row["product"] / row["gradient"]
@@ -158,12 +170,23 @@ def measure(flags: argparse.Namespace) -> dict[str, Any]:
         row["over_ours_in_program"] = row["product"] / rows[0]["seconds_in_program"]
     memory = {k: v.memory_analysis().temp_size_in_bytes / 1e6 for k, v in programs.items()}
     return {
-        "model": flags.model, "images": flags.images, "of": case.images, "conv": flags.conv,
-        "batch_size": flags.batch_size, "products": flags.products, "chunk": chunk,
-        "parameters": h.size, "seconds": seconds, "compile_cpu": compiling, "memory_mb": memory,
-        "top": float(top.values[0, largest]), "top_error": float(top.errors[0, largest]),
-        "trace": trace.mean, "trace_error": trace.error, "rows": rows,
-    }  # fmt: skip
+        "model": flags.model,
+        "images": flags.images,
+        "of": case.images,
+        "conv": flags.conv,
+        "batch_size": flags.batch_size,
+        "products": flags.products,
+        "chunk": chunk,
+        "parameters": h.size,
+        "seconds": seconds,
+        "compile_cpu": compiling,
+        "memory_mb": memory,
+        "top": float(top.values[0, largest]),
+        "top_error": float(top.errors[0, largest]),
+        "trace": trace.mean,
+        "trace_error": trace.error,
+        "rows": rows,
+    }
 
 
 def _take_turns(run, peers, repeats: int, progress: Progressing) -> dict[str, dict[str, float]]:
@@ -192,8 +215,13 @@ def _take_turns(run, peers, repeats: int, progress: Progressing) -> dict[str, di
 
 
 def _workload(flags: argparse.Namespace) -> workload.Workload:
-    return workload.Workload(model=flags.model, clients=1, participants=1, images=flags.images,
-                             batch_size=flags.batch_size)  # fmt: skip
+    return workload.Workload(
+        model=flags.model,
+        clients=1,
+        participants=1,
+        images=flags.images,
+        batch_size=flags.batch_size,
+    )
 
 
 def _peers(flags: argparse.Namespace) -> list[race.Contestant]:
@@ -201,16 +229,25 @@ def _peers(flags: argparse.Namespace) -> list[race.Contestant]:
     if not flags.against:
         return []
     if flags.model not in race.TORCH_MODELS:
-        raise UserError(f"PyTorch has no {flags.model} here: choose "
-                        f"{', '.join(race.TORCH_MODELS)}, or leave out --against")  # fmt: skip
+        raise UserError(
+            f"PyTorch has no {flags.model} here: choose "
+            f"{', '.join(race.TORCH_MODELS)}, or leave out --against"
+        )
     if race.missing_modules(flags.peer_python, ("torch", "numpy")):
-        raise UserError(f"{flags.peer_python} has no torch: pip install torch numpy there, "
-                        "or name another Python with --peer_python")  # fmt: skip
+        raise UserError(
+            f"{flags.peer_python} has no torch: pip install torch numpy there, "
+            "or name another Python with --peer_python"
+        )
     w, script = _workload(flags), str(race.HERE / "peers" / "torch_hessian.py")
     options = {"threads": len(os.sched_getaffinity(0)), "rounds": 2 * (flags.repeats + 1)}
-    return [race.Contestant("torch", [flags.peer_python, script, workload.encode(w),
-                                      json.dumps(options | {"tuned": tuned})], w)
-            for tuned in (False, True)]  # fmt: skip
+    return [
+        race.Contestant(
+            "torch",
+            [flags.peer_python, script, workload.encode(w), json.dumps(options | {"tuned": tuned})],
+            w,
+        )
+        for tuned in (False, True)
+    ]
 
 
 def main(argv: list[str]) -> int:
@@ -230,17 +267,24 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", default=str(RESULTS), help="results file")
     flags = parser.parse_args(argv)
     try:
-        named = [("model", flags.model, MODELS), ("lowering", flags.conv, CONVS),
-                 ("peer", flags.against, ("", "torch"))]  # fmt: skip
+        named = [
+            ("model", flags.model, MODELS),
+            ("lowering", flags.conv, CONVS),
+            ("peer", flags.against, ("", "torch")),
+        ]
         for kind, given, allowed in named:
             if given not in allowed:
                 raise unknown(kind, given, filter(None, allowed))
         if flags.model not in fitting(workload.SHAPE):
-            raise UserError(f"--model={flags.model} reads no 32x32 images: choose "
-                            f"{', '.join(fitting(workload.SHAPE))}")  # fmt: skip
+            raise UserError(
+                f"--model={flags.model} reads no 32x32 images: choose "
+                f"{', '.join(fitting(workload.SHAPE))}"
+            )
         if min(flags.images, flags.products - 1, flags.batch_size, flags.chunk, flags.repeats) < 1:
-            raise UserError("--images, --batch_size, --chunk and --repeats must be above zero, "
-                            "--products above one")  # fmt: skip
+            raise UserError(
+                "--images, --batch_size, --chunk and --repeats must be above zero, "
+                "--products above one"
+            )
         devices.start(0)
         found = measure(flags)
     except UserError as error:

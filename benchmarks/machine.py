@@ -27,13 +27,14 @@ def describe() -> dict[str, Any]:
         "memory_gb": round(int((_line("/proc/meminfo", "MemTotal") or "0 kB").split()[0]) / 2**20),
         "system": platform.platform(),
         "versions": {"python": platform.python_version(), **versions},
-    }  # fmt: skip
+    }
 
 
 def measure_peak() -> dict[str, Any]:
     """Matrix-product GFLOP/s in float32, from a process of its own."""
-    done = subprocess.run([sys.executable, __file__, "peak"], capture_output=True, text=True,
-                          check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, __file__, "peak"], capture_output=True, text=True, check=True
+    )
     return json.loads(done.stdout)
 
 
@@ -83,5 +84,8 @@ def _line(file: str, name: str) -> str:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_peak() if sys.argv[1:] == ["peak"] else describe() | {"peak": measure_peak()},
-                     indent=2))  # fmt: skip
+    print(
+        json.dumps(
+            _peak() if sys.argv[1:] == ["peak"] else describe() | {"peak": measure_peak()}, indent=2
+        )
+    )

@@ -44,14 +44,33 @@ WIDE = "resnet8 + dense 1280"  # no model of the catalogue has that many feature
 LDDECORR = "fedavg | decorr(kind='lddecorr', beta=0.005)"
 MODEL = {"fedalign": "resnet8", LDDECORR: WIDE}  # of methods that need a certain one
 STEP = {  # the most a step may take, as a multiple of FedAvg's
-    "fedetf": 1.1, "feddw": 1.1, "dot_regression": 1.1, "feddr_plus": 1.45, "fedavg | kd": 1.45,
-    "fedavg | ntd": 1.45, "fedavg | ld": 1.45, "fedavg | fd": 1.45,
+    "fedetf": 1.1,
+    "feddw": 1.1,
+    "dot_regression": 1.1,
+    "feddr_plus": 1.45,
+    "fedavg | kd": 1.45,
+    "fedavg | ntd": 1.45,
+    "fedavg | ld": 1.45,
+    "fedavg | fd": 1.45,
     "fedavg | kd | fd | ld": 1.5,  # three terms, one teacher
-    "moon": 1.8, "fedalign": 1.35, LDDECORR: 1.25,
-}  # fmt: skip
+    "moon": 1.8,
+    "fedalign": 1.35,
+    LDDECORR: 1.25,
+}
 MEMORY = {"feddw": 1.1, "fedalign": 1.1}
-COLUMNS = ("method", "model", "ms per\nstep", "x FedAvg\nstep", "target", "", "x FedAvg\nround",
-           "memory\nMB", "x FedAvg\nmemory", "target", "")  # fmt: skip
+COLUMNS = (
+    "method",
+    "model",
+    "ms per\nstep",
+    "x FedAvg\nstep",
+    "target",
+    "",
+    "x FedAvg\nround",
+    "memory\nMB",
+    "x FedAvg\nmemory",
+    "target",
+    "",
+)
 
 
 class Wide(nn.Module):
@@ -66,10 +85,19 @@ class Wide(nn.Module):
 
 def make_job(method: str, model: str, batch_size: int, batches: int) -> Job:
     """One client that trains by this method."""
-    job = ours.make_job(workload.Workload(
-        method, "resnet8" if model == WIDE else model, clients=1, participants=1,
-        images=batches * batch_size, batch_size=batch_size, epochs=EPOCHS, executor="scan",
-        devices=1))  # fmt: skip
+    job = ours.make_job(
+        workload.Workload(
+            method,
+            "resnet8" if model == WIDE else model,
+            clients=1,
+            participants=1,
+            images=batches * batch_size,
+            batch_size=batch_size,
+            epochs=EPOCHS,
+            executor="scan",
+            devices=1,
+        )
+    )
     built, trainer = job.task.method, job.task.trainer
     if model == WIDE:
         wide = base.from_body(Wide(), workload.SHAPE, workload.CLASSES, built.head)
@@ -126,12 +154,20 @@ def measure(flags: argparse.Namespace) -> list[dict[str, Any]]:
         ratios = seconds[:, :, 0] / seconds[:, :, 1]
         memory, fedavg = programs[case][-1], programs["fedavg", case[1]][-1]
         step_ms = 1e3 * np.median(seconds[:, 0, 0]) / (EPOCHS * flags.batches)
-        rows.append({
-            "method": case[0], "model": case[1], "step_ms": float(step_ms),
-            "step_ratio": float(np.median(ratios[:, 0])), "step_limit": STEP.get(case[0]),
-            "round_ratio": float(np.median(ratios[:, 1])), "step_ratios": ratios[:, 0].tolist(),
-            "memory_limit": MEMORY.get(case[0]), "memory_mb": memory,
-            "memory_ratio": memory / fedavg})  # fmt: skip
+        rows.append(
+            {
+                "method": case[0],
+                "model": case[1],
+                "step_ms": float(step_ms),
+                "step_ratio": float(np.median(ratios[:, 0])),
+                "step_limit": STEP.get(case[0]),
+                "round_ratio": float(np.median(ratios[:, 1])),
+                "step_ratios": ratios[:, 0].tolist(),
+                "memory_limit": MEMORY.get(case[0]),
+                "memory_mb": memory,
+                "memory_ratio": memory / fedavg,
+            }
+        )
     return rows
 
 
@@ -149,13 +185,25 @@ def show(rows: list[dict[str, Any]]) -> None:
     for name in COLUMNS:
         table.add_column(name, justify="left" if name in COLUMNS[:2] else "right")
     for r in rows:
-        table.add_row(r["method"], r["model"], f"{r['step_ms']:.2f}", chart.ratio(r["step_ratio"]),
-                      *verdict(r, "step"), chart.ratio(r["round_ratio"]), f"{r['memory_mb']:.1f}",
-                      chart.ratio(r["memory_ratio"]), *verdict(r, "memory"))  # fmt: skip
+        table.add_row(
+            r["method"],
+            r["model"],
+            f"{r['step_ms']:.2f}",
+            chart.ratio(r["step_ratio"]),
+            *verdict(r, "step"),
+            chart.ratio(r["round_ratio"]),
+            f"{r['memory_mb']:.1f}",
+            chart.ratio(r["memory_ratio"]),
+            *verdict(r, "memory"),
+        )
     wide = any(r["model"] == WIDE for r in rows)
     console.print(table, f"'{WIDE}' is a model of this benchmark only\n" if wide else "", end="")
-    missed = [f"{r['method']} ({what})" for r in rows for what in ("step", "memory")
-              if verdict(r, what)[1] == "not met"]  # fmt: skip
+    missed = [
+        f"{r['method']} ({what})"
+        for r in rows
+        for what in ("step", "memory")
+        if verdict(r, what)[1] == "not met"
+    ]
     console.print("targets not met:", ", ".join(missed) or "none")
 
 

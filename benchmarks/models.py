@@ -30,10 +30,17 @@ from fedjax_nc.models.catalogue import MODELS
 
 RESULTS = Path(__file__).parent / "results" / "models.json"
 COLD, WARM = 60.0, 5.0  # seconds a round may take to compile, and to load from the cache
-COLUMNS = {"model": "model", "parameters": "parameters", "mflops": "MFLOPs",
-           "cold": "compile s", "cold_cpu": "CPU s", "warm": "warm s",
-           "images_per_second": "images/s", "gflops": "GFLOP/s",
-           "memory_mb": "MB per\nclient"}  # fmt: skip
+COLUMNS = {
+    "model": "model",
+    "parameters": "parameters",
+    "mflops": "MFLOPs",
+    "cold": "compile s",
+    "cold_cpu": "CPU s",
+    "warm": "warm s",
+    "images_per_second": "images/s",
+    "gflops": "GFLOP/s",
+    "memory_mb": "MB per\nclient",
+}
 
 
 def measure(model: str, batch_size: int, batches: int, repeats: int) -> dict[str, Any]:
@@ -50,15 +57,24 @@ def measure(model: str, batch_size: int, batches: int, repeats: int) -> dict[str
 
     devices.start(0)
     cores = len(jax.devices())
-    job = ours.make_job(workload.Workload(
-        model=model, clients=cores, participants=cores, images=batches * batch_size,
-        batch_size=batch_size))  # fmt: skip
+    job = ours.make_job(
+        workload.Workload(
+            model=model,
+            clients=cores,
+            participants=cores,
+            images=batches * batch_size,
+            batch_size=batch_size,
+        )
+    )
     (state, _), hyper = first_state(job), make_hyper(job.task, 0)
     fn: Any = make_round(job.task, job.executor)
     start, used = time.perf_counter(), time.process_time()
     program = fn.lower(state, hyper, job.data).compile()
     compile_seconds, compile_cpu = time.perf_counter() - start, time.process_time() - used
-    operations, parameters = dry_run.round_flops(job, state), tree.num_elements(state.weights.params)
+    operations, parameters = (
+        dry_run.round_flops(job, state),
+        tree.num_elements(state.weights.params),
+    )
     seconds = []
     for _ in range(repeats + 1):
         start = time.perf_counter()
@@ -66,13 +82,15 @@ def measure(model: str, batch_size: int, batches: int, repeats: int) -> dict[str
         seconds.append(time.perf_counter() - start)
     each = statistics.median(seconds[1:])  # the first warms up
     return {
-        "parameters": parameters, "compile_seconds": compile_seconds, "compile_cpu": compile_cpu,
+        "parameters": parameters,
+        "compile_seconds": compile_seconds,
+        "compile_cpu": compile_cpu,
         "seconds": seconds[1:],
         "images_per_second": cores * batches * batch_size / each,
         "gflops": operations / each / 1e9,
         "memory_mb": program.memory_analysis().temp_size_in_bytes / 1e6,  # a client per device
         "executor": f"{job.executor.name} x{job.executor.devices}",
-    }  # fmt: skip
+    }
 
 
 def row_of(model: str, flags: argparse.Namespace) -> dict[str, Any]:
@@ -81,15 +99,29 @@ def row_of(model: str, flags: argparse.Namespace) -> dict[str, Any]:
         argv = [sys.executable, __file__, "--child", model, *_numbers(flags)]
         found = []
         for _ in range(2):
-            done = subprocess.run(argv, env=os.environ | {"JAX_COMPILATION_CACHE_DIR": cache,
-                "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
-                stdout=subprocess.PIPE, text=True, check=True)  # fmt: skip
+            done = subprocess.run(
+                argv,
+                env=os.environ
+                | {
+                    "JAX_COMPILATION_CACHE_DIR": cache,
+                    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+                },
+                stdout=subprocess.PIPE,
+                text=True,
+                check=True,
+            )
             found.append(json.loads(done.stdout.splitlines()[-1]))
     cold, warm = found
     faster = max(found, key=lambda one: one["images_per_second"])
-    return {"model": model, "mflops": MODELS[model].mflops} | faster | {
-        "cold": cold["compile_seconds"], "cold_cpu": cold["compile_cpu"],
-        "warm": warm["compile_seconds"]}  # fmt: skip
+    return (
+        {"model": model, "mflops": MODELS[model].mflops}
+        | faster
+        | {
+            "cold": cold["compile_seconds"],
+            "cold_cpu": cold["compile_cpu"],
+            "warm": warm["compile_seconds"],
+        }
+    )
 
 
 def show(rows: list[dict[str, Any]]) -> None:
@@ -98,11 +130,19 @@ def show(rows: list[dict[str, Any]]) -> None:
     for title in COLUMNS.values():
         table.add_column(title, justify="left" if title == "model" else "right")
     for row in rows:
-        table.add_row(row["model"], f"{row['parameters']:,}", f"{row['mflops']:.1f}",
-                      *(f"{row[name]:.1f}" for name in list(COLUMNS)[3:]))  # fmt: skip
+        table.add_row(
+            row["model"],
+            f"{row['parameters']:,}",
+            f"{row['mflops']:.1f}",
+            *(f"{row[name]:.1f}" for name in list(COLUMNS)[3:]),
+        )
     console.print(table)
-    slow = [f"{r['model']} ({name})" for r in rows for name, limit in (("cold", COLD),
-            ("warm", WARM)) if r[name] > limit]  # fmt: skip
+    slow = [
+        f"{r['model']} ({name})"
+        for r in rows
+        for name, limit in (("cold", COLD), ("warm", WARM))
+        if r[name] > limit
+    ]
     console.print(f"more than {COLD:.0f} s cold or {WARM:.0f} s warm:", ", ".join(slow) or "none")
 
 

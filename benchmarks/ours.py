@@ -30,11 +30,13 @@ from fedjax_nc.types import FederatedData
 def make_job(w: workload.Workload) -> Job:
     """The workload as a run that is ready to start."""
     cfg = config.RunConfig(
-        method=w.method, model=w.model, dataset="random",
+        method=w.method,
+        model=w.model,
+        dataset="random",
         local=config.Local(epochs=w.epochs, batch_size=w.batch_size, lr=w.lr, momentum=w.momentum),
         federation=config.Federation(w.clients, w.participants, norm=w.norm),  # type: ignore[arg-type]
         execution=config.Execution(w.executor, w.chunk, w.devices, conv=w.conv),  # type: ignore[arg-type]
-    )  # fmt: skip
+    )
     config.validate(cfg)
     text, half = DATASETS["imdb_reviews"], (0.5,) * workload.SHAPE[-1]
     if w.model not in MODELS:
@@ -48,8 +50,9 @@ def make_job(w: workload.Workload) -> Job:
     split = federated.Split(parts, [part[:0] for part in parts], "train")
     arrays = datasets.Arrays(x, y, x[:0], y[:0])
     method = registry.build(w.method)
-    model = models.build(w.model, spec.shape, spec.classes, method.head, norm=w.norm,
-                         conv=cfg.execution.conv)  # fmt: skip
+    model = models.build(
+        w.model, spec.shape, spec.classes, method.head, norm=w.norm, conv=cfg.execution.conv
+    )
     trainer = local.Trainer(model, cfg.local, federated.make_batches(spec))
     executor = make_executor(w.executor, devices=w.devices, chunk=w.chunk)
     data = executor.place(federated.assemble(arrays, split, spec.classes))

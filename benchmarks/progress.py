@@ -16,9 +16,15 @@ class Progressing:
         self.console = Console(stderr=True)
         self.total, self.done, self.printed = total, 0, time.monotonic()
         self.bar = Progress(
-            TextColumn(description), BarColumn(), TextColumn("{task.fields[text]}"),
-            TimeElapsedColumn(), TextColumn("eta"), TimeRemainingColumn(),
-            console=self.console, disable=not self.console.is_terminal)  # fmt: skip
+            TextColumn(description),
+            BarColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeElapsedColumn(),
+            TextColumn("eta"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
         self.task = self.bar.add_task("", total=total, text="")
 
     def __enter__(self) -> "Progressing":

@@ -39,9 +39,12 @@ def unequal(base: Workload, rounds: int) -> dict[str, Any]:
             race.run(pair, rounds, progress.step)
             seconds = [statistics.median(one.seconds) for one in pair]
             result[name] = {
-                "steps": skewed, "equal_steps": equal, "seconds": seconds[0],
-                "equal_seconds": seconds[1], "ratio": seconds[0] / seconds[1],
-            }  # fmt: skip
+                "steps": skewed,
+                "equal_steps": equal,
+                "seconds": seconds[0],
+                "equal_seconds": seconds[1],
+                "ratio": seconds[0] / seconds[1],
+            }
     return {"model": base.model, "cases": result}
 
 
@@ -52,8 +55,13 @@ def seeds(base: Workload, rounds: int) -> dict[str, Any]:
         race.run(pair, rounds, progress.step)
         three, one = (statistics.median(contestant.seconds) for contestant in pair)
         command = _commands(base, progress)
-    return {"model": base.model, "seconds": three, "one_seconds": one, "ratio": three / one,
-            "command": command}  # fmt: skip
+    return {
+        "model": base.model,
+        "seconds": three,
+        "one_seconds": one,
+        "ratio": three / one,
+        "command": command,
+    }
 
 
 def _commands(base: Workload, progress: Progressing) -> dict[str, Any]:
@@ -65,13 +73,22 @@ def _commands(base: Workload, progress: Progressing) -> dict[str, Any]:
             for which, argv in enumerate(pair):
                 out = ["--out", f"{directory}/{number}-{which}"]
                 began = time.perf_counter()
-                subprocess.run([sys.executable, *argv, *out], check=True, cwd=ROOT,
-                               env=_env(directory), capture_output=True)  # fmt: skip
+                subprocess.run(
+                    [sys.executable, *argv, *out],
+                    check=True,
+                    cwd=ROOT,
+                    env=_env(directory),
+                    capture_output=True,
+                )
                 times[which].append(time.perf_counter() - began)
                 progress.step(f"{' '.join(argv)}: {times[which][-1]:.1f} s")
     three, one = (statistics.median(t[1:]) for t in times)
-    return {"command": " ".join(["python", *pair[0]]), "seconds": three, "one_seconds": one,
-            "ratio": three / one}  # fmt: skip
+    return {
+        "command": " ".join(["python", *pair[0]]),
+        "seconds": three,
+        "one_seconds": one,
+        "ratio": three / one,
+    }
 
 
 def growth(base: Workload, _rounds: int) -> dict[str, Any]:
@@ -105,8 +122,12 @@ def start(_base: Workload, _rounds: int) -> dict[str, Any]:
         for number in range(STARTS + 1):
             times.append(_first_round(Path(directory), number))
             progress.step(f"first round after {times[-1]:.2f} s")
-    return {"command": "python experiments/run.py", "cold_seconds": times[0],
-            "warm_seconds": statistics.median(times[1:]), "warm": times[1:]}  # fmt: skip
+    return {
+        "command": "python experiments/run.py",
+        "cold_seconds": times[0],
+        "warm_seconds": statistics.median(times[1:]),
+        "warm": times[1:],
+    }
 
 
 def _first_round(directory: Path, number: int) -> float:

@@ -116,14 +116,23 @@ class Flags:
 
 def workloads(work: Work, how: How) -> Iterator[Workload]:
     """Every combination."""
-    same = {k: getattr(work, k) for k in ("norm", "images", "batch_size", "epochs", "lr",
-                                          "momentum")}  # fmt: skip
+    same = {
+        k: getattr(work, k) for k in ("norm", "images", "batch_size", "epochs", "lr", "momentum")
+    }
     for method, model, clients, participants, executor, conv in itertools.product(
         work.methods, work.models, work.clients, work.participants, how.executors, how.convs
     ):
         yield Workload(
-            method, model, clients=clients, participants=participants, executor=executor, conv=conv,
-            devices=how.devices, chunk=how.chunk, **same)  # fmt: skip
+            method,
+            model,
+            clients=clients,
+            participants=participants,
+            executor=executor,
+            conv=conv,
+            devices=how.devices,
+            chunk=how.chunk,
+            **same,
+        )
 
 
 def peer_names(against: str) -> list[str]:

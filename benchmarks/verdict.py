@@ -18,25 +18,46 @@ def sheet(results: dict[str, dict[str, Any]]) -> chart.Sheet:
         lines.append([text, f"at most {most:g}{unit}", f"{value:.2f}{unit}", _met(value <= most)])
     if fixed := _ours(results, "fedavg-fedavg_cnn"):
         value = fixed["percent_of_peak"]
-        lines.append(["fixed workload, share of the peak", "at least 60 %", f"{value:.0f} %",
-                      _met(value >= 60)])  # fmt: skip
+        lines.append(
+            [
+                "fixed workload, share of the peak",
+                "at least 60 %",
+                f"{value:.0f} %",
+                _met(value >= 60),
+            ]
+        )
     return chart.Sheet("", ["work", "target", "measured", ""], lines)
 
 
 def _ratios(results):
     wanted = [
         ("fixed workload over plain PyTorch", "fedavg-fedavg_cnn", "fedavg_cnn", ("torch",), 2.0),
-        ("fixed workload over tuned PyTorch (no target set)", "fedavg-fedavg_cnn", "fedavg_cnn",
-         ("torch_tuned",), 1.0),
-        ("fixed workload over the fastest framework", "fedavg-fedavg_cnn", "fedavg_cnn", FRAMEWORKS,
-         1.6),
+        (
+            "fixed workload over tuned PyTorch (no target set)",
+            "fedavg-fedavg_cnn",
+            "fedavg_cnn",
+            ("torch_tuned",),
+            1.0,
+        ),
+        (
+            "fixed workload over the fastest framework",
+            "fedavg-fedavg_cnn",
+            "fedavg_cnn",
+            FRAMEWORKS,
+            1.6,
+        ),
         ("`resnet20_b`, GroupNorm, over plain PyTorch", "resnet20", "resnet20_b", ("torch",), 1.2),
         ("`resnet20_b`, GroupNorm, over FedJAX", "resnet20", "resnet20_b", ("fedjax",), 2.4),
         ("`mlp`, ten clients, over plain PyTorch", "ten-clients", "mlp", ("torch",), 2.0),
         ("`cnn`, ten clients, over plain PyTorch", "ten-clients", "cnn", ("torch",), 1.5),
-        ("`resnet20`, ten clients, over plain PyTorch", "resnet20-ten-clients", "resnet20",
-         ("torch",), 1.0),
-    ]  # fmt: skip
+        (
+            "`resnet20`, ten clients, over plain PyTorch",
+            "resnet20-ten-clients",
+            "resnet20",
+            ("torch",),
+            1.0,
+        ),
+    ]
     if found := results.get("hessian"):
         peers = [row for row in found["hessian"]["rows"] if row["name"] != "ours"]
         for what, field in (("alone", "over_ours"), ("in one program", "over_ours_in_program")):
@@ -44,8 +65,11 @@ def _ratios(results):
                 text = f"Hessian-vector product {what} over PyTorch's double backward"
                 yield text, 1.0, min(row[field] for row in peers)
     for text, file, model, names, least in wanted:
-        rows = [row for row in results.get(file, {}).get("rows", [])
-                if row["name"] in names and row["workload"]["model"] == model]  # fmt: skip
+        rows = [
+            row
+            for row in results.get(file, {}).get("rows", [])
+            if row["name"] in names and row["workload"]["model"] == model
+        ]
         if rows:
             yield text, least, min(row["ratio"] for row in rows)
 

@@ -48,8 +48,9 @@ class Workload:
         """A line that tells it from others."""
         parts = [self.method, self.model, *(() if self.norm == "default" else (self.norm,))]
         parts.append(f"{self.participants} of {self.clients} clients")
-        parts += [f"{k}={getattr(self, k)}" for k in ("executor", "conv")
-                  if getattr(self, k) != "auto"]  # fmt: skip
+        parts += [
+            f"{k}={getattr(self, k)}" for k in ("executor", "conv") if getattr(self, k) != "auto"
+        ]
         return ", ".join(parts)
 
 
@@ -84,9 +85,7 @@ def reviews(workload: Workload, length: int, words: int) -> "tuple[np.ndarray, n
     return x, rng.integers(0, 2, total).astype(np.int32)
 
 
-def float_arrays(
-    workload: Workload, *, channels_first: bool
-) -> "tuple[np.ndarray, np.ndarray]":  # fmt: skip
+def float_arrays(workload: Workload, *, channels_first: bool) -> "tuple[np.ndarray, np.ndarray]":
     """The same per client as peers want it: float32 in [-1, 1], [clients, images, ...]."""
     import numpy as np
 

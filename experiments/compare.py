@@ -81,8 +81,11 @@ def markdown(rows: list[list[dict]]) -> str:
     first = rows[0]
     seeds, together = ", ".join(str(s["seed"]) for s in first), first[0]["seeds_in_parallel"]
     whose = f" of {together} seeds at once" if together > 1 else ""
-    lines += ["", f"Per cent, mean ± standard deviation over seeds {seeds}. Kilobytes per client "
-              f"and round; seconds of a round{whose}."]  # fmt: skip
+    lines += [
+        "",
+        f"Per cent, mean ± standard deviation over seeds {seeds}. Kilobytes per client "
+        f"and round; seconds of a round{whose}.",
+    ]
     return "\n".join(lines) + "\n"
 
 

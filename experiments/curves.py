@@ -14,8 +14,11 @@ from fedjax_nc.errors import UserError
 from fedjax_nc.figures import curves
 from fedjax_nc.io import records
 
-PERSONAL = {"client_accuracy": "clients", "personal_accuracy": "personal",
-            "finetuned_accuracy": "fine-tuned"}  # fmt: skip
+PERSONAL = {
+    "client_accuracy": "clients",
+    "personal_accuracy": "personal",
+    "finetuned_accuracy": "fine-tuned",
+}
 LAST = 10  # rounds whose mean is given beside the last one: single rounds swing
 
 
@@ -33,8 +36,15 @@ def read(directory: Path) -> tuple[str, list[dict], dict]:
 
 def markdown(runs: list[tuple[str, list[dict], dict]]) -> str:
     """A row per run, accuracies in per cent."""
-    head = ["method", "rounds", "last round", f"mean of last {LAST}", "best", *PERSONAL.values(),
-            "s/round"]  # fmt: skip
+    head = [
+        "method",
+        "rounds",
+        "last round",
+        f"mean of last {LAST}",
+        "best",
+        *PERSONAL.values(),
+        "s/round",
+    ]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name, rows, summary in runs:
         values = [100 * row["global_accuracy"] for row in rows]

@@ -10,8 +10,10 @@ from fedjax_nc.errors import UserError
 def main(argv: list[str]) -> int:
     """Run the command; the exit code is 2 for input a person has to correct."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", help="mnist, cifar10, cifar100, tiny_imagenet, imdb_reviews, "
-                        "imagenet100 or imagenet200")  # fmt: skip
+    parser.add_argument(
+        "name",
+        help="mnist, cifar10, cifar100, tiny_imagenet, imdb_reviews, imagenet100 or imagenet200",
+    )
     parser.add_argument(
         "--from",
         dest="source",
@@ -27,9 +29,14 @@ def main(argv: list[str]) -> int:
         help="where prepared data is kept (default: $TFDS_DATA_DIR, or ~/tensorflow_datasets)",
     )
     parser.add_argument(
-        "--data.side", "--data-side", dest="side", type=int, default=224, metavar="PIXELS",
+        "--data.side",
+        "--data-side",
+        dest="side",
+        type=int,
+        default=224,
+        metavar="PIXELS",
         help="side of ImageNet's pictures (default: 224)",
-    )  # fmt: skip
+    )
     given = parser.parse_args(argv)
     try:
         print(prepare(given.name, given.source, given.directory, side=given.side))

@@ -208,25 +208,44 @@ def check_seed(flag: str, seed: int) -> None:
 
 def validate(config: RunConfig) -> None:
     """Refuse values that make no sense, naming the flag."""
-    d, lo, f, e, x = (config.data, config.local, config.federation, config.evaluation,
-                      config.execution)  # fmt: skip
+    d, lo, f, e, x = (
+        config.data,
+        config.local,
+        config.federation,
+        config.evaluation,
+        config.execution,
+    )
     positive = {
-        "--rounds": config.rounds, "--data.alpha": d.alpha, "--data.per_client": d.per_client,
-        "--data.words": d.words, "--data.length": d.length, "--data.side": d.side,
-        "--local.epochs": lo.epochs, "--local.batch_size": lo.batch_size, "--local.lr": lo.lr,
-        "--local.decay": lo.decay, "--federation.clients": f.clients,
-        "--federation.participants": f.participants, "--evaluation.every": e.every,
-        "--evaluation.last": e.last, "--evaluation.batch_size": e.batch_size,
-        "--execution.chunk": x.chunk, "--execution.checkpoint_every": x.checkpoint_every,
-    }  # fmt: skip
+        "--rounds": config.rounds,
+        "--data.alpha": d.alpha,
+        "--data.per_client": d.per_client,
+        "--data.words": d.words,
+        "--data.length": d.length,
+        "--data.side": d.side,
+        "--local.epochs": lo.epochs,
+        "--local.batch_size": lo.batch_size,
+        "--local.lr": lo.lr,
+        "--local.decay": lo.decay,
+        "--federation.clients": f.clients,
+        "--federation.participants": f.participants,
+        "--evaluation.every": e.every,
+        "--evaluation.last": e.last,
+        "--evaluation.batch_size": e.batch_size,
+        "--execution.chunk": x.chunk,
+        "--execution.checkpoint_every": x.checkpoint_every,
+    }
     for flag, value in positive.items():
         if not value > 0 or value == float("inf"):
             raise UserError(f"{flag}={value}: give a number above zero")
     not_negative = {
-        "--local.steps": lo.steps, "--local.weight_decay": lo.weight_decay, "--local.clip": lo.clip,
-        "--data.limit": d.limit, "--execution.devices": x.devices,
-        "--execution.client_state_mb": x.client_state_mb, "--execution.pool_mb": x.pool_mb,
-    }  # fmt: skip
+        "--local.steps": lo.steps,
+        "--local.weight_decay": lo.weight_decay,
+        "--local.clip": lo.clip,
+        "--data.limit": d.limit,
+        "--execution.devices": x.devices,
+        "--execution.client_state_mb": x.client_state_mb,
+        "--execution.pool_mb": x.pool_mb,
+    }
     for flag, value in not_negative.items():
         if not value >= 0:
             raise UserError(f"{flag}={value}: give zero or more")

@@ -22,8 +22,10 @@ def start(devices: int) -> None:
     # instead of 0.05 ms for 64 x 64)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # a device waits for the one with the longest clients; XLA would end the process after 40 s
-    options = [f"--xla_cpu_collective_call_{name}_timeout_seconds={_PATIENCE}"
-               for name in ("warn_stuck", "terminate")]  # fmt: skip
+    options = [
+        f"--xla_cpu_collective_call_{name}_timeout_seconds={_PATIENCE}"
+        for name in ("warn_stuck", "terminate")
+    ]
     if devices in (0, cores) and cores > 1:
         # a core has its own clients: splitting their operations over cores only costs (8 % of the
         # fixed workload's round; nothing on small networks)

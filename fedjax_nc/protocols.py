@@ -24,15 +24,25 @@ def quick(dataset: str, method: str) -> Settings:
     Gradients are clipped at norm 10, without which SCAFFOLD diverges on clients of unequal size.
     Fine-tuning is left out for time: --evaluation.finetune adds it.
     """
-    lr = {"fedetf": 0.05, "fedblade": 0.05, "dot_regression": 0.2, "feddr_plus": 0.2,
-          "spherefed": 0.5, "fednh": 0.05}.get(method, 0.02)  # fmt: skip
+    lr = {
+        "fedetf": 0.05,
+        "fedblade": 0.05,
+        "dot_regression": 0.2,
+        "feddr_plus": 0.2,
+        "spherefed": 0.5,
+        "fednh": 0.05,
+    }.get(method, 0.02)
     config = RunConfig(
-        method, dataset, _model(dataset, "cnn"), "quick", 30,
+        method,
+        dataset,
+        _model(dataset, "cnn"),
+        "quick",
+        30,
         data=Data(partition="classes", per_client=2, client_test="matched"),
         local=Local(epochs=3, batch_size=50, lr=lr, momentum=0.9, weight_decay=1e-4, clip=10.0),
         federation=Federation(20, 5),
         evaluation=Evaluation(last=3, finetune=False),
-    )  # fmt: skip
+    )
     return config, {}
 
 
@@ -46,16 +56,25 @@ def fedetf(dataset: str, method: str) -> Settings:
     """
     tiny = dataset == "tiny_imagenet"
     config = RunConfig(
-        method, dataset, _model(dataset, "resnet20", tiny_imagenet="resnet18"),
-        "fedetf", 50 if tiny else 200,
+        method,
+        dataset,
+        _model(dataset, "resnet20", tiny_imagenet="resnet18"),
+        "fedetf",
+        50 if tiny else 200,
         data=Data(alpha=0.1, rule="fedetf", client_test="split", seed=-1, normalise="half"),
         local=Local(
-            epochs=1 if tiny else 3, batch_size=128, lr=0.04 if dataset == "cifar10" else 0.01,
-            momentum=0.9, weight_decay=5e-4, keep_optimizer=True, schedule="exponential",
-            decay=0.99),
+            epochs=1 if tiny else 3,
+            batch_size=128,
+            lr=0.04 if dataset == "cifar10" else 0.01,
+            momentum=0.9,
+            weight_decay=5e-4,
+            keep_optimizer=True,
+            schedule="exponential",
+            decay=0.99,
+        ),
         federation=Federation(20, 20),
         evaluation=Evaluation(last=5),
-    )  # fmt: skip
+    )
     own = {"fedprox": {"mu": 0.001, "plain": True}, "ditto": {"lam": 0.001, "plain": True},
            "feddyn": {"squared": False, "weights": "size"}, "fednh": {"form": "fedetf"},
            "fedproto": {"lam": 0.1, "average": False}, "fedrep": {"epochs": "fedetf"}}  # fmt: skip
@@ -71,18 +90,30 @@ def feddw(dataset: str, method: str) -> Settings:
     """
     augment = ("crop4", "flip") if dataset.startswith("cifar") else ()
     config = RunConfig(
-        method, dataset, _model(dataset, "cnn", cifar100="resnet18"), "feddw",
+        method,
+        dataset,
+        _model(dataset, "cnn", cifar100="resnet18"),
+        "feddw",
         10 if dataset == "imdb_reviews" else 50,
         data=Data(alpha=0.5, rule="feddw", client_test="matched", seed=-1, augment=augment),
-        local=Local(epochs=5, batch_size=512 if dataset == "imdb_reviews" else 128,
-                    optimizer="adam", lr=0.001),
+        local=Local(
+            epochs=5,
+            batch_size=512 if dataset == "imdb_reviews" else 128,
+            optimizer="adam",
+            lr=0.001,
+        ),
         federation=Federation(10, 10),
-    )  # fmt: skip
+    )
     weight = {"mu": 10.0 if dataset == "cifar100" else 0.1}  # section V-B
-    own = {"moon": {"mu": 5.0, "dim": 0}, "feddw": weight, "feddistill": {"form": "linear"},
-           "fedproto": {"average": False, "weighted": True}, "fedrep": {"epochs": "feddw"},
-           "per_fedavg": {"beta": 0.001, "batches": "same"},
-           "fedala": {"share": 1.0, "first": 1}}  # fmt: skip
+    own = {
+        "moon": {"mu": 5.0, "dim": 0},
+        "feddw": weight,
+        "feddistill": {"form": "linear"},
+        "fedproto": {"average": False, "weighted": True},
+        "fedrep": {"epochs": "feddw"},
+        "per_fedavg": {"beta": 0.001, "batches": "same"},
+        "fedala": {"share": 1.0, "first": 1},
+    }
     return config, own.get(method, {})
 
 
@@ -105,14 +136,33 @@ def feddr_plus(dataset: str, method: str) -> Settings:
     shards, epochs = (20, 5) if photographs else (10, 3) if hundred else (2, 10)
     model = _model(dataset, "mobilenet", cifar10="vgg11")
     config = RunConfig(
-        method, dataset, model, "feddr_plus", 320,
-        data=Data(partition="shards", per_client=shards, rule="lda", client_test="matched", seed=-1,
-                  augment=_augment(dataset)),
-        local=Local(epochs=epochs, batch_size=50, lr=lr, momentum=0.9, weight_decay=1e-5,
-                    schedule="step", decay=0.1, milestones=(160, 240)),
+        method,
+        dataset,
+        model,
+        "feddr_plus",
+        320,
+        data=Data(
+            partition="shards",
+            per_client=shards,
+            rule="lda",
+            client_test="matched",
+            seed=-1,
+            augment=_augment(dataset),
+        ),
+        local=Local(
+            epochs=epochs,
+            batch_size=50,
+            lr=lr,
+            momentum=0.9,
+            weight_decay=1e-5,
+            schedule="step",
+            decay=0.1,
+            milestones=(160, 240),
+        ),
         federation=Federation(
-            100, 10, weights="equal", norm="batch" if model == "mobilenet" else "default"),
-    )  # fmt: skip
+            100, 10, weights="equal", norm="batch" if model == "mobilenet" else "default"
+        ),
+    )
     own = {"fedprox": {"mu": 0.001}, "moon": {"dim": 0}, "fedgela": {"form": "feddr"},
            "fedetf": {"absent": "remove"}, "fedntd": {"tau": 3.0},
            "fedrep": {"epochs": "fedbabu"}}  # fmt: skip
@@ -128,12 +178,23 @@ def fedalign(dataset: str, method: str) -> Settings:
     ImageNet-200 has no colour jitter.
     """
     config = RunConfig(
-        method, dataset, _model(dataset, "resnet56_bottleneck"), "fedalign", 25,
+        method,
+        dataset,
+        _model(dataset, "resnet56_bottleneck"),
+        "fedalign",
+        25,
         data=Data(alpha=0.5, rule="lda", client_test="matched", seed=-1, augment=_augment(dataset)),
-        local=Local(epochs=20, batch_size=64, drop_last=True, lr=0.01, momentum=0.9, nesterov=True,
-                    weight_decay=1e-4),
+        local=Local(
+            epochs=20,
+            batch_size=64,
+            drop_last=True,
+            lr=0.01,
+            momentum=0.9,
+            nesterov=True,
+            weight_decay=1e-4,
+        ),
         federation=Federation(16, 16, weights="batches"),
-    )  # fmt: skip
+    )
     return config, {"fedprox": {"mu": 0.0001}}.get(method, {})
 
 
@@ -145,12 +206,16 @@ def fedblade(dataset: str, method: str) -> Settings:
     a crop of Tiny-ImageNet has its 64 pixels, appendix C writes 32 for all three datasets.
     """
     config = RunConfig(
-        method, dataset, _model(dataset, "mobilenet_v2"), "fedblade", 200,
+        method,
+        dataset,
+        _model(dataset, "mobilenet_v2"),
+        "fedblade",
+        200,
         data=Data(alpha=0.1, rule="lda", client_test="matched", seed=-1, augment=_augment(dataset)),
         local=Local(epochs=5, batch_size=64, lr=0.01, momentum=0.9, weight_decay=1e-5),
         federation=Federation(100, 20),
         evaluation=Evaluation(last=10),
-    )  # fmt: skip
+    )
     own = {"fedprox": {"mu": 0.01}, "fedlc": {"tau": 10.0}, "fedrcl": {"tau": 0.1, "beta": 0.7}}
     return config, own.get(method, {})
 
@@ -172,8 +237,14 @@ def resolve(protocol: str, dataset: str, spec: str) -> RunConfig:
 
 def _model(dataset: str, default: str, **others: str) -> str:
     """The paper's network, or on digits a small one."""
-    own = {"digits": "mlp", "mnist5k": "cnn", "mnist": "cnn", "imdb_reviews": "bilstm",
-           "imagenet100": "resnet18", "imagenet200": "resnet18"}  # fmt: skip
+    own = {
+        "digits": "mlp",
+        "mnist5k": "cnn",
+        "mnist": "cnn",
+        "imdb_reviews": "bilstm",
+        "imagenet100": "resnet18",
+        "imagenet200": "resnet18",
+    }
     return own.get(dataset, others.get(dataset, default))
 
 

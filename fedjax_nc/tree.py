@@ -35,8 +35,10 @@ def pack(tree: Any) -> Packed:
     """All leaves end to end."""
     leaves, structure = jax.tree.flatten(tree)
     shapes = tuple((x.shape, x.dtype.name) for x in leaves)
-    vectors = {d: [lax.reshape(x, (x.size,)) for x in leaves if x.dtype == d]
-               for d in sorted({d for _, d in shapes})}  # fmt: skip
+    vectors = {
+        d: [lax.reshape(x, (x.size,)) for x in leaves if x.dtype == d]
+        for d in sorted({d for _, d in shapes})
+    }
     return Packed({d: lax.concatenate(v, 0) for d, v in vectors.items()}, (structure, shapes))
 
 

@@ -12,9 +12,13 @@ def hessian(seed, clients=10):
     y += sum(1e-5 * np.exp(-((x - e) ** 2) / (2 * (0.01 * top) ** 2)) for e in eigenvalues)
     trace = top * random.uniform(15, 25, clients)
     matching = {
-        "H_N": 11000.0 / (1 + seed), "H_D": 0.97, "H_N_squared": 4.1e9, "H_D_squared": 3e-5,
-        "H_N_others": 12000.0 / (1 + seed), "H_D_others": 0.92,
-    }  # fmt: skip
+        "H_N": 11000.0 / (1 + seed),
+        "H_D": 0.97,
+        "H_N_squared": 4.1e9,
+        "H_D_squared": 3e-5,
+        "H_N_others": 12000.0 / (1 + seed),
+        "H_D_others": 0.92,
+    }
     return {
         "examples": 1000,
         "parameters": 61_000,
@@ -41,28 +45,46 @@ def landscape(seed, clients=6, points=31):
         models = [{"name": "global", "x": 0.0, "y": 0.0, "loss": 0.3}]
         if name == "clients":
             places = random.normal(0, 0.4, (clients, 2))
-            models += [{"name": f"client {i}", "x": float(a), "y": float(b), "loss": 1.0}
-                       for i, (a, b) in enumerate(places)]  # fmt: skip
+            models += [
+                {"name": f"client {i}", "x": float(a), "y": float(b), "loss": 1.0}
+                for i, (a, b) in enumerate(places)
+            ]
         axes = {"eigenvectors": ["eigenvector 1", "eigenvector 2"]}.get(
             name, ["first direction", "second direction"]
         )
-        planes[name] = {"x": x.tolist(), "y": y.tolist(), "loss": loss.tolist(), "axes": axes,
-                        "models": models}  # fmt: skip
+        planes[name] = {
+            "x": x.tolist(),
+            "y": y.tolist(),
+            "loss": loss.tolist(),
+            "axes": axes,
+            "models": models,
+        }
     return {"planes": planes}
 
 
 def _collapse(random, low):
     return {
-        "nc1": 0.6 * low, "within_share": 0.4 * low, "nc2": 20 * low, "nc2_norms": 0.2 * low,
-        "nc2_angles": 0.15 * low, "nc3": 0.8 * low, "nc4": 0.05 * low,
+        "nc1": 0.6 * low,
+        "within_share": 0.4 * low,
+        "nc2": 20 * low,
+        "nc2_norms": 0.2 * low,
+        "nc2_angles": 0.15 * low,
+        "nc3": 0.8 * low,
+        "nc4": 0.05 * low,
         "nc_error": 0.1 * low * random.uniform(0.8, 1.2),
-    }  # fmt: skip
+    }
 
 
 def collapse(seed, rounds=20):
     random = np.random.default_rng(seed)
-    tracked = [{"round": 5 * r, **_collapse(random, (1 + seed) * (0.3 + np.exp(-r / 8))),
-                "consistency": 1 - 0.5 * np.exp(-r / 8)} for r in range(1, rounds + 1)]  # fmt: skip
+    tracked = [
+        {
+            "round": 5 * r,
+            **_collapse(random, (1 + seed) * (0.3 + np.exp(-r / 8))),
+            "consistency": 1 - 0.5 * np.exp(-r / 8),
+        }
+        for r in range(1, rounds + 1)
+    ]
     return {
         "features": _collapse(random, 1.5 + seed),
         "projected": _collapse(random, 1.0 + seed),
@@ -75,16 +97,27 @@ def spectrum(seed, size=128, rounds=20):
     fall = (2 + seed) * 6 / size
     features = 3 * np.exp(-fall * np.arange(size))
     projected = np.where(np.arange(10) < 9, 1.5 * np.exp(-0.3 * np.arange(10)), 1e-14)
-    tracked = [{"round": 5 * r, "features_effective_rank": 40.0 / (1 + seed) + r / 2,
-                "projected_effective_rank": 5.0 + 4 * (1 - np.exp(-r / 5)) - 0.3 * seed}
-               for r in range(1, rounds + 1)]  # fmt: skip
+    tracked = [
+        {
+            "round": 5 * r,
+            "features_effective_rank": 40.0 / (1 + seed) + r / 2,
+            "projected_effective_rank": 5.0 + 4 * (1 - np.exp(-r / 5)) - 0.3 * seed,
+        }
+        for r in range(1, rounds + 1)
+    ]
     return {
-        "features": {"singular": features.tolist(), "effective_rank": 40.0 / (1 + seed),
-                     "effective_rank_correlation": 55.0 / (1 + seed)},
-        "projected": {"singular": projected.tolist(), "effective_rank": 6.2,
-                      "effective_rank_correlation": 8.1},
+        "features": {
+            "singular": features.tolist(),
+            "effective_rank": 40.0 / (1 + seed),
+            "effective_rank_correlation": 55.0 / (1 + seed),
+        },
+        "projected": {
+            "singular": projected.tolist(),
+            "effective_rank": 6.2,
+            "effective_rank_correlation": 8.1,
+        },
         "tracked": tracked,
-    }  # fmt: skip
+    }
 
 
 def alignment(seed, clients=20, rounds=20):
@@ -100,10 +133,15 @@ def alignment(seed, clients=20, rounds=20):
         }
 
     sides = {"observed": side(0.05 * seed), "unobserved": side(0.3 + 0.05 * seed)}
-    tracked = [{"round": 5 * r} | {f"{name}_{key}": float(np.mean(values)) * (1 - np.exp(-r / 4))
-                                   for name, numbers in sides.items()
-                                   for key, values in numbers.items()}
-               for r in range(1, rounds + 1)]  # fmt: skip
+    tracked = [
+        {"round": 5 * r}
+        | {
+            f"{name}_{key}": float(np.mean(values)) * (1 - np.exp(-r / 4))
+            for name, numbers in sides.items()
+            for key, values in numbers.items()
+        }
+        for r in range(1, rounds + 1)
+    ]
     return {"ids": list(range(clients)), **sides, "tracked": tracked}
 
 
@@ -156,8 +194,10 @@ def bias(seed, clients=20, classes=10):
 
 def cost(seed, rounds=50):
     random = np.random.default_rng(seed)
-    curve = [[r, float(0.6 * (1 - np.exp(-r / (8 + 4 * seed))) + 0.02 * random.normal())]
-             for r in range(1, rounds + 1)]  # fmt: skip
+    curve = [
+        [r, float(0.6 * (1 - np.exp(-r / (8 + 4 * seed))) + 0.02 * random.normal())]
+        for r in range(1, rounds + 1)
+    ]
     up, down, participants = 2_440_000 + 400_000 * seed, 2_440_000, 5
     targets = []
     for goal in (0.4, 0.5, 0.58):
@@ -165,6 +205,12 @@ def cost(seed, rounds=50):
         moved = None if first is None else float(first * participants * (up + down))
         targets.append({"accuracy": goal, "round": first, "bytes": moved})
     return {
-        "parameters": 610_000, "mflops": 87.3, "bytes_up": up, "bytes_down": down,
-        "flops_per_round": 1.5e11, "participants": participants, "curve": curve, "targets": targets,
-    }  # fmt: skip
+        "parameters": 610_000,
+        "mflops": 87.3,
+        "bytes_up": up,
+        "bytes_down": down,
+        "flops_per_round": 1.5e11,
+        "participants": participants,
+        "curve": curve,
+        "targets": targets,
+    }

@@ -43,8 +43,15 @@ class MobileNetV2(nn.Module):
     def __call__(self, x, train):
         norm = partial(NORM, use_running_average=not train)
         x = nn.relu6(norm()(CONV(32, (3, 3), padding=1)(x)))
-        for times, channels, count, first in ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2),
-                (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)):  # fmt: skip
+        for times, channels, count, first in (
+            (1, 16, 1, 1),
+            (6, 24, 2, 1),
+            (6, 32, 3, 2),
+            (6, 64, 4, 2),
+            (6, 96, 3, 1),
+            (6, 160, 3, 2),
+            (6, 320, 1, 1),
+        ):
             for number in range(count):
                 y, inner, stride = x, times * x.shape[-1], 1 if number else first
                 if times > 1:

@@ -21,12 +21,28 @@ SAVING = ["--execution.checkpoint_every=2"]
 PLAIN = ["--evaluation.no-personal", "--evaluation.no-finetune"]
 FEDETF = "--method=fedetf(cycles=1, finetune_epochs=1)"
 # five rounds, of which only the last two are tested
-COMMAND = [FEDETF, *DATA, *FEW, *SAVING, "--rounds=5", "--evaluation.every=4",
-           "--evaluation.last=2", "--evaluation.finetune", "--seeds", "0", "1"]  # fmt: skip
+COMMAND = [
+    FEDETF,
+    *DATA,
+    *FEW,
+    *SAVING,
+    "--rounds=5",
+    "--evaluation.every=4",
+    "--evaluation.last=2",
+    "--evaluation.finetune",
+    "--seeds",
+    "0",
+    "1",
+]
 
 SMALL = ["--dataset=digits", "--model=mlp", "--federation.clients=3", "--federation.participants=3"]
-GROUPS = {"data": config.Data, "local": config.Local, "federation": config.Federation,
-          "evaluation": config.Evaluation, "execution": config.Execution}  # fmt: skip
+GROUPS = {
+    "data": config.Data,
+    "local": config.Local,
+    "federation": config.Federation,
+    "evaluation": config.Evaluation,
+    "execution": config.Execution,
+}
 
 
 def deal(tmp_path, change):

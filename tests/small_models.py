@@ -20,11 +20,20 @@ RESIDUAL = {
     "mobilenet_v2": partial(inverted.InvertedResiduals, V2),
     "efficientnet_b0": partial(inverted.InvertedResiduals, B0),
 }
-BLOCKS = {"basic": 3, "looped": 7, "bottleneck": 7, "large": 2, "mobilenet_v2": 2,
-          "efficientnet_b0": 2}  # fmt: skip
+BLOCKS = {
+    "basic": 3,
+    "looped": 7,
+    "bottleneck": 7,
+    "large": 2,
+    "mobilenet_v2": 2,
+    "efficientnet_b0": 2,
+}
 BODIES = RESIDUAL | {
-    "vgg11": vgg.VGG11, "mobilenet": mobilenet.MobileNet, "densenet121": densenet.DenseNet121,
-    "shufflenet": shufflenet.ShuffleNet}  # fmt: skip
+    "vgg11": vgg.VGG11,
+    "mobilenet": mobilenet.MobileNet,
+    "densenet121": densenet.DenseNet121,
+    "shufflenet": shufflenet.ShuffleNet,
+}
 
 
 @pytest.fixture(autouse=True)

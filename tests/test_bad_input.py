@@ -121,12 +121,30 @@ def test_value_of_another_type_is_one_line_too(refused, argv, said):
     assert said in refused(*argv)
 
 
-COUNTS = ["rounds", "data.per_client", "data.words", "data.length", "data.side", "local.epochs",
-          "local.batch_size", "federation.clients", "federation.participants", "evaluation.every",
-          "evaluation.last", "evaluation.batch_size", "execution.chunk",
-          "execution.checkpoint_every"]  # fmt: skip
-ZERO_OR_MORE = ["seed", "data.limit", "local.steps", "execution.devices",
-                "execution.client_state_mb", "execution.pool_mb"]  # fmt: skip
+COUNTS = [
+    "rounds",
+    "data.per_client",
+    "data.words",
+    "data.length",
+    "data.side",
+    "local.epochs",
+    "local.batch_size",
+    "federation.clients",
+    "federation.participants",
+    "evaluation.every",
+    "evaluation.last",
+    "evaluation.batch_size",
+    "execution.chunk",
+    "execution.checkpoint_every",
+]
+ZERO_OR_MORE = [
+    "seed",
+    "data.limit",
+    "local.steps",
+    "execution.devices",
+    "execution.client_state_mb",
+    "execution.pool_mb",
+]
 AMOUNTS = ["data.alpha", "local.lr", "local.decay", "data.test_fraction"]
 
 
@@ -180,9 +198,14 @@ def test_more_participants_than_clients(refused):
 
 @pytest.mark.parametrize(
     "argv",
-    [["--seeds", "0", "0"], ["--seeds", "0", "-1"], ["--seed=4294967296"], ["--data.seed=-2"],
-     ["--seeds", "1", "99999999999"]],
-)  # fmt: skip
+    [
+        ["--seeds", "0", "0"],
+        ["--seeds", "0", "-1"],
+        ["--seed=4294967296"],
+        ["--data.seed=-2"],
+        ["--seeds", "1", "99999999999"],
+    ],
+)
 def test_bad_seeds(refused, argv):
     assert refused(*argv).startswith(argv[0].split("=")[0])
 

@@ -17,11 +17,21 @@ from fedjax_nc.train.traffic import traffic
 LARGEST = 3  # client of the tiny federation, which misses classes
 
 EQUAL_TO_FEDAVG = [
-    "fedprox(mu=0.0)", "fedntd(beta=0.0)", "feduv(lam=0.0, mu=0.0)", "feddecorr(beta=0.0)",
-    "mixup(gamma=0.0)", "fedlc(tau=0.0)", "fedproto(lam=0.0)", "fedfm(lam=0.0)",
-    "fedfm(start=9)", "fedrcl(contrast=0.0, penalty=0.0, clip=0.0)", "fedsol(rho=0.0)",
-    "per_fedavg(alpha=0.0, batches='same')", "fedavg | ft", "fedavg | ccvr",
-]  # fmt: skip
+    "fedprox(mu=0.0)",
+    "fedntd(beta=0.0)",
+    "feduv(lam=0.0, mu=0.0)",
+    "feddecorr(beta=0.0)",
+    "mixup(gamma=0.0)",
+    "fedlc(tau=0.0)",
+    "fedproto(lam=0.0)",
+    "fedfm(lam=0.0)",
+    "fedfm(start=9)",
+    "fedrcl(contrast=0.0, penalty=0.0, clip=0.0)",
+    "fedsol(rho=0.0)",
+    "per_fedavg(alpha=0.0, batches='same')",
+    "fedavg | ft",
+    "fedavg | ccvr",
+]
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +47,27 @@ def test_equals_fedavg(x64, tiny, models, spec):
     same(tiny(spec, norm="none").run(2)[0].weights, models["fedavg"], rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("spec", [
-    "fedexp(rule='feddr')", "fedexp(rule='feddecorr')", "feddyn(squared=False)",
-    "feddyn(weights='size')", "fedproto(average=False, predict='nearest')",
-    "fedproto(weighted=True)", "fedfm(matching='l2')", "fednh(form='fedetf')", "fednh(scale=30.0)",
-    "fedrod(form='joint')", "feddistill(rule='fedgen')", "fedlc(absent='one')",
-    "fedrep(epochs='feddw')", "fedprox(plain=True)", "fedala(share=1.0, first=1)",
-    "per_fedavg(batches='same', beta=0.001)",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "fedexp(rule='feddr')",
+        "fedexp(rule='feddecorr')",
+        "feddyn(squared=False)",
+        "feddyn(weights='size')",
+        "fedproto(average=False, predict='nearest')",
+        "fedproto(weighted=True)",
+        "fedfm(matching='l2')",
+        "fednh(form='fedetf')",
+        "fednh(scale=30.0)",
+        "fedrod(form='joint')",
+        "feddistill(rule='fedgen')",
+        "fedlc(absent='one')",
+        "fedrep(epochs='feddw')",
+        "fedprox(plain=True)",
+        "fedala(share=1.0, first=1)",
+        "per_fedavg(batches='same', beta=0.001)",
+    ],
+)
 def test_variants_differ_and_stay_finite(tiny, spec):
     name = spec.split("(")[0]
     options = {"local_cfg": {"epochs": 3, "momentum": 0.9, "weight_decay": 1e-3}}
@@ -65,10 +88,14 @@ def quadratic(spec):
         return 0.5 * curvature * jnp.sum((c.weights.params["head"]["bias"] - target) ** 2)
 
     method = registry.build(spec)
-    return method._replace(phases=tuple(
-        p._replace(terms=tuple(t._replace(fn=fn) if t.name == "cross_entropy" else t
-                               for t in p.terms))
-        for p in method.phases))  # fmt: skip
+    return method._replace(
+        phases=tuple(
+            p._replace(
+                terms=tuple(t._replace(fn=fn) if t.name == "cross_entropy" else t for t in p.terms)
+            )
+            for p in method.phases
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,8 +103,12 @@ def quadratic(spec):
 )
 def test_drift_on_quadratics(x64, tiny, spec, arrives):
     """Clients of unequal curvature and steps: only corrected ones meet at the global optimum."""
-    t = tiny(quadratic(spec), norm="none", local_cfg={"lr": 0.05, "epochs": 4},
-             federation={"weights": "equal"})  # fmt: skip
+    t = tiny(
+        quadratic(spec),
+        norm="none",
+        local_cfg={"lr": 0.05, "epochs": 4},
+        federation={"weights": "equal"},
+    )
     counts = np.asarray(t.data.class_counts)
     counts = counts[counts.sum(1) > 0]
     target, curvature = counts / counts.sum(1, keepdims=True), 1.0 + counts[:, :1]
@@ -164,8 +195,10 @@ def test_fedper_of_one_client_is_local(x64, tiny):
 
 def test_fedala_of_one_client_is_the_identity(x64, tiny):
     whole = {"batch_size": 12}  # the two methods shuffle differently
-    a, b = (only(tiny(spec, norm="none", local_cfg=whole), LARGEST).run(3)[0].weights
-            for spec in ("fedala", "fedavg"))  # fmt: skip
+    a, b = (
+        only(tiny(spec, norm="none", local_cfg=whole), LARGEST).run(3)[0].weights
+        for spec in ("fedala", "fedavg")
+    )
     same(a, b)  # the old head is the global one, whatever is mixed
 
 
@@ -200,11 +233,17 @@ def test_fedproto_alone_shares_prototypes_only(x64, tiny):
 
 
 def test_fedrep_deals_its_epochs():
-    for rule, (head, body) in {"original": (4, 1), "fedbabu": (5, 1), "fedetf": (5, 5),
-                               "feddw": (1, 4)}.items():  # fmt: skip
+    for rule, (head, body) in {
+        "original": (4, 1),
+        "fedbabu": (5, 1),
+        "fedetf": (5, 5),
+        "feddw": (1, 4),
+    }.items():
         phases = registry.build(f"fedrep(epochs='{rule}')").phases
-        counts = [p.epochs(5) if callable(p.epochs) else 5 if p.epochs is None else p.epochs
-                  for p in phases]  # fmt: skip
+        counts = [
+            p.epochs(5) if callable(p.epochs) else 5 if p.epochs is None else p.epochs
+            for p in phases
+        ]
         assert counts == [head, body] and [p.train for p in phases] == [("head",), ("body",)]
 
 

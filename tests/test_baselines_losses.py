@@ -13,8 +13,7 @@ from fedjax_nc.types import Batch, ClientInfo, Model, Outputs, Weights
 
 def arrived(received, mean, **others):
     """What a server sees when two of three clients have answered."""
-    facts = {"uploads": {}, "weight": jnp.ones(()), "clients": jnp.asarray(2.0),
-             "num_clients": 3}  # fmt: skip
+    facts = {"uploads": {}, "weight": jnp.ones(()), "clients": jnp.asarray(2.0), "num_clients": 3}
     return base.Arrived(Weights(received, {}), mean=Weights(mean, {}), **(facts | others))
 
 
@@ -30,8 +29,17 @@ def context(params, received, features, labels, *, client=None, counts=(1.0,)):
         out = out._replace(logits=features @ params["head"]["kernel"] + params["head"]["bias"])
     batch = Batch(features, labels, everything(labels))
     model = Model(Weights, Weights, Weights)
-    return base.Context(model, Weights(params, {}), Weights(received, {}), batch, out, {},
-                        client or {}, facts(counts), jax.random.key(0))  # fmt: skip
+    return base.Context(
+        model,
+        Weights(params, {}),
+        Weights(received, {}),
+        batch,
+        out,
+        {},
+        client or {},
+        facts(counts),
+        jax.random.key(0),
+    )
 
 
 def part(method, name):
@@ -74,8 +82,9 @@ def test_fedproto(x64):
 def test_fedproto_server(x64):
     g = golden("fednh_server_fedetf_repo")
     old = parts.ClassMeans(jnp.zeros((4, 64)), jnp.zeros(4, bool))
-    total = jnp.stack([g["client0_cls0"] + g["client1_cls0"], g["client1_cls1"], g["client0_cls2"],
-                       jnp.zeros(64)])  # fmt: skip
+    total = jnp.stack(
+        [g["client0_cls0"] + g["client1_cls0"], g["client1_cls1"], g["client0_cls2"], jnp.zeros(64)]
+    )
     sums = losses.ClassSums(total, jnp.array([2.0, 1, 1, 0]))
     part = parts.prototypes(weighted=False)
     assert part.reduce is not None
@@ -86,8 +95,9 @@ def test_fedproto_server(x64):
 
 def test_fednh_server(x64):
     g = golden("fednh_server_fedetf_repo")
-    total = jnp.stack([g["client0_cls0"] + g["client1_cls0"], g["client1_cls1"], g["client0_cls2"],
-                       jnp.zeros(64)])  # fmt: skip
+    total = jnp.stack(
+        [g["client0_cls0"] + g["client1_cls0"], g["client1_cls1"], g["client0_cls2"], jnp.zeros(64)]
+    )
     body = {"body": jnp.ones(3)}
     method = registry.build("fednh(form='fedetf')")
     seen = arrived(body, body)
@@ -112,8 +122,9 @@ def test_fedfm(x64):
         value, grad = jax.value_and_grad(fn)(g["features"])
         close(value, g[f"loss_{name}"])
         close(grad, g[f"grad_{name}"])
-    sums = [losses.class_sums(g[f"rep{i}"], g[f"lab{i}"], everything(g[f"rep{i}"]), 5)
-            for i in (1, 2)]  # fmt: skip
+    sums = [
+        losses.class_sums(g[f"rep{i}"], g[f"lab{i}"], everything(g[f"rep{i}"]), 5) for i in (1, 2)
+    ]
     for own, i in zip(sums, (1, 2), strict=True):
         close(own.mean, g[f"center{i}"])
         np.testing.assert_array_equal(own.count, g[f"count{i}"])
@@ -131,8 +142,10 @@ def test_fedfm(x64):
 
 def test_feddistill_fedgen_tracker():
     g = golden("feddistill_fedgen_tracker")
-    sums = [losses.class_sums(g[f"logits{i}"], g[f"y{i}"], everything(g[f"logits{i}"]), 4)
-            for i in (1, 2)]  # fmt: skip
+    sums = [
+        losses.class_sums(g[f"logits{i}"], g[f"y{i}"], everything(g[f"logits{i}"]), 4)
+        for i in (1, 2)
+    ]
     both = tree.add(*sums)
     np.testing.assert_array_equal(both.count + 1, g["label_counts"])
     close(parts.mean_logits(both), g["avg"])
@@ -178,13 +191,21 @@ def test_feddyn_client_in_fedetfs_code(x64):
 
     def split(vector):
         a, b, c, d = np.split(np.arange(84), np.cumsum(order)[:-1])
-        return {"scale": vector[a], "body": vector[b].reshape(8, 6),
-                "head": {"kernel": vector[c].reshape(5, 6).T, "bias": vector[d]}}  # fmt: skip
+        return {
+            "scale": vector[a],
+            "body": vector[b].reshape(8, 6),
+            "head": {"kernel": vector[c].reshape(5, 6).T, "bias": vector[d]},
+        }
 
     def total(vector):
         params = split(vector)
-        seen = context(params, split(g["global_vector"]), params["body"], g["labels"],
-                       client={"gradient": split(g["old_grad"])})  # fmt: skip
+        seen = context(
+            params,
+            split(g["global_vector"]),
+            params["body"],
+            g["labels"],
+            client={"gradient": split(g["old_grad"])},
+        )
         return sum(t.weight * t.fn(seen) for t in terms.values())
 
     assert terms["pull"].weight == g["mu"]
@@ -200,8 +221,9 @@ def test_feddyn_server_in_fedetfs_code(x64):
     method = registry.build("feddyn(weights='size')")
     clients = [{"W": g[f"client{i}_W"], "b": g[f"client{i}_b"]} for i in range(3)]
     received = {"W": g["global_W"], "b": g["global_b"]}
-    updates = [tree.scale(w, tree.sub(c, received))
-               for c, w in zip(clients, g["agg_weights"], strict=True)]  # fmt: skip
+    updates = [
+        tree.scale(w, tree.sub(c, received)) for c, w in zip(clients, g["agg_weights"], strict=True)
+    ]
     seen = arrived(received, tree.add(tree.add(updates[0], updates[1]), updates[2]))
     old = {"W": g["state_W"], "b": g["state_b"]}
     reduce = part(method, "drift").reduce

@@ -17,8 +17,11 @@ def numbers(*shape, seed=0):
 
 
 def test_extrapolation_rules():
-    expected = {"official": max(1.0, 8.0 / (2 * (0.5 + 4 * 0.1))), "feddecorr": 8 / (2 * 0.6),
-                "feddr": min(1.0, 8 / (2 * (0.5**0.5 + 10)))}  # fmt: skip
+    expected = {
+        "official": max(1.0, 8.0 / (2 * (0.5 + 4 * 0.1))),
+        "feddecorr": 8 / (2 * 0.6),
+        "feddr": min(1.0, 8 / (2 * (0.5**0.5 + 10))),
+    }
     for rule, value in expected.items():
         close(averaging.extrapolation(8.0, 0.5, 4.0, 0.1, rule), value)
 
@@ -46,9 +49,11 @@ def slow_contrast(z, y, tau, threshold, beta):
 def test_relaxed_contrast(x64, labels, beta):
     z, y = numbers(8, 3), np.array(labels)
     z[1] = 1.1 * z[0] + 0.05 * z[2]  # close enough to be pushed away
-    for got, want in zip(losses.relaxed_contrast(jnp.asarray(z), jnp.asarray(y), everything(z), 0.1,
-                                                 0.7, beta),
-                         slow_contrast(z, y, 0.1, 0.7, beta), strict=True):  # fmt: skip
+    for got, want in zip(
+        losses.relaxed_contrast(jnp.asarray(z), jnp.asarray(y), everything(z), 0.1, 0.7, beta),
+        slow_contrast(z, y, 0.1, 0.7, beta),
+        strict=True,
+    ):
         close(got, want, 1e-9)
 
 
@@ -110,8 +115,9 @@ def test_ccvr_pools_exactly(x64):
     sums = None
     for k in range(5):
         mine = owner == k
-        out = Outputs((), (), jnp.asarray(z[mine]), jnp.asarray(z[mine]),
-                      jnp.zeros((mine.sum(), 4)))  # fmt: skip
+        out = Outputs(
+            (), (), jnp.asarray(z[mine]), jnp.asarray(z[mine]), jnp.zeros((mine.sum(), 4))
+        )
         new = collect(out, Batch(out.features, jnp.asarray(y[mine]), everything(y[mine])))
         sums = new if sums is None else tree.add(sums, new)
     moments = calibration.pooled_moments(*sums)
@@ -123,16 +129,21 @@ def test_ccvr_pools_exactly(x64):
     n = np.array([((y == 0) & (owner == k)).sum() for k in range(5)])
     own = [z[(y == 0) & (owner == k)] for k in range(5)]
     mu = sum(n[k] * own[k].mean(0) for k in range(5)) / n.sum()
-    sigma = sum((n[k] - 1) * np.cov(own[k].T) + n[k] * np.outer(own[k].mean(0), own[k].mean(0))
-                for k in range(5))  # fmt: skip
+    sigma = sum(
+        (n[k] - 1) * np.cov(own[k].T) + n[k] * np.outer(own[k].mean(0), own[k].mean(0))
+        for k in range(5)
+    )
     sigma = (sigma - n.sum() * np.outer(mu, mu)) / (n.sum() - 1)
     close(moments.spread[0], sigma, 1e-10)
 
 
 def test_ccvrs_features_have_the_moments(x64):
     root = numbers(3, 3)
-    moments = calibration.Moments(jnp.array([5.0, 0]), jnp.asarray(numbers(2, 3)),
-                                  jnp.stack([root @ root.T, jnp.zeros((3, 3))]))  # fmt: skip
+    moments = calibration.Moments(
+        jnp.array([5.0, 0]),
+        jnp.asarray(numbers(2, 3)),
+        jnp.stack([root @ root.T, jnp.zeros((3, 3))]),
+    )
     z, y, valid = calibration.virtual_features(jax.random.key(0), moments, 20000)
     assert valid[y == 0].all() and not valid[y == 1].any()
     close(z[y == 0].mean(0), moments.mean[0], 0.05)

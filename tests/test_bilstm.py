@@ -126,9 +126,17 @@ def write_reviews(folder, count):
     return folder
 
 
-FEW = ["--dataset=imdb_reviews", "--data.words=50", "--rounds=2", "--federation.clients=3",
-       "--federation.participants=2", "--local.epochs=1", "--local.batch_size=8",
-       "--data.partition=iid", *PLAIN]  # fmt: skip
+FEW = [
+    "--dataset=imdb_reviews",
+    "--data.words=50",
+    "--rounds=2",
+    "--federation.clients=3",
+    "--federation.participants=2",
+    "--local.epochs=1",
+    "--local.batch_size=8",
+    "--data.partition=iid",
+    *PLAIN,
+]
 
 
 @pytest.mark.parametrize(
@@ -138,8 +146,9 @@ FEW = ["--dataset=imdb_reviews", "--data.words=50", "--rounds=2", "--federation.
 def test_two_rounds_on_reviews(method, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data = tmp_path / "data"
-    prepare.prepare("imdb_reviews", str(write_reviews(tmp_path / "aclImdb", 12)), str(data),
-                    official=False)  # fmt: skip
+    prepare.prepare(
+        "imdb_reviews", str(write_reviews(tmp_path / "aclImdb", 12)), str(data), official=False
+    )
     argv = [f"--method={method}", *FEW, "--data.length=6", f"--data.dir={data}"]
     assert main.train([*argv, f"--out={tmp_path}"]) == 0
     rows = rows_of(directory_of(tmp_path, argv))
@@ -154,9 +163,20 @@ def test_two_rounds_on_reviews(method, tmp_path, monkeypatch):
 @needs_subsets
 def test_real_reviews_are_learned(tmp_path, monkeypatch, optimised):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    argv = ["--method=fedavg", "--protocol=feddw", *FEW, "--data.words=2000", "--data.length=40",
-            "--rounds=3", "--local.epochs=2", "--local.batch_size=50", "--evaluation.every=3",
-            "--local.lr=0.003", "--data.limit=2000", f"--data.dir={SUBSETS}"]  # fmt: skip
+    argv = [
+        "--method=fedavg",
+        "--protocol=feddw",
+        *FEW,
+        "--data.words=2000",
+        "--data.length=40",
+        "--rounds=3",
+        "--local.epochs=2",
+        "--local.batch_size=50",
+        "--evaluation.every=3",
+        "--local.lr=0.003",
+        "--data.limit=2000",
+        f"--data.dir={SUBSETS}",
+    ]
     assert main.train([*argv, f"--out={tmp_path}"]) == 0
     assert rows_of(directory_of(tmp_path, argv))[-1]["global_accuracy"] > 0.6
 
@@ -166,8 +186,14 @@ def test_real_reviews_are_learned(tmp_path, monkeypatch, optimised):
 @pytest.mark.parametrize("method", ["fedetf", "fedblade"])
 def test_two_rounds_on_real_reviews(method, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    argv = [f"--method={method}", *FEW, "--data.length=20", "--data.limit=48",
-            "--evaluation.every=2", f"--data.dir={SUBSETS}"]  # fmt: skip
+    argv = [
+        f"--method={method}",
+        *FEW,
+        "--data.length=20",
+        "--data.limit=48",
+        "--evaluation.every=2",
+        f"--data.dir={SUBSETS}",
+    ]
     assert main.train([*argv, f"--out={tmp_path}"]) == 0
     rows = rows_of(directory_of(tmp_path, argv))
     assert len(rows) == 2 and all(np.isfinite(row["loss"]) for row in rows)

@@ -38,11 +38,13 @@ def test_protocol_dataset_and_method_set_the_defaults():
     assert parse() == protocols.resolve("quick", "mnist5k", "fedetf")
     assert parse("--protocol", "fedetf", "--dataset=cifar10").local.batch_size == 128
     assert parse("--dataset=digits").model == "mlp"
-    papers = {"fedetf": ("resnet20", "resnet20", "resnet18"),
-              "feddw": ("cnn", "resnet18", "cnn"),
-              "feddr_plus": ("vgg11", "mobilenet", "mobilenet"),
-              "fedalign": ("resnet56_bottleneck",) * 3,
-              "fedblade": ("mobilenet_v2",) * 3}  # fmt: skip
+    papers = {
+        "fedetf": ("resnet20", "resnet20", "resnet18"),
+        "feddw": ("cnn", "resnet18", "cnn"),
+        "feddr_plus": ("vgg11", "mobilenet", "mobilenet"),
+        "fedalign": ("resnet56_bottleneck",) * 3,
+        "fedblade": ("mobilenet_v2",) * 3,
+    }
     for protocol, models in papers.items():
         for dataset, model in zip(("cifar10", "cifar100", "tiny_imagenet"), models, strict=True):
             made = parse(f"--protocol={protocol}", f"--dataset={dataset}")
@@ -64,9 +66,18 @@ def test_protocol_resolves_for_every_dataset_and_method(protocol):
 
 @pytest.mark.parametrize("protocol", protocols.PROTOCOLS)
 def test_any_flag_overrides_the_protocol(protocol):
-    made = parse(f"--protocol={protocol}", "--method=fedprox", "--rounds=7", "--local.lr=0.5",
-                 "--data.partition=iid", "--federation.clients=31", "--federation.participants=3",
-                 "--hp.mu=0.25", "--model=resnet8", "--evaluation.last=2")  # fmt: skip
+    made = parse(
+        f"--protocol={protocol}",
+        "--method=fedprox",
+        "--rounds=7",
+        "--local.lr=0.5",
+        "--data.partition=iid",
+        "--federation.clients=31",
+        "--federation.participants=3",
+        "--hp.mu=0.25",
+        "--model=resnet8",
+        "--evaluation.last=2",
+    )
     assert (made.rounds, made.local.lr, made.data.partition) == (7, 0.5, "iid")
     assert (made.federation.clients, made.federation.participants) == (31, 3)
     plain = ", plain=True" if protocol == "fedetf" else ""  # as that paper's code

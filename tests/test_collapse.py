@@ -217,11 +217,13 @@ def test_class_means():
 
 
 def test_consistency_by_hand():
-    means = jnp.array([
-        [[1.0, 0], [3, 0], [1, 1]],
-        [[0, 5], [2, 0], [9, 9]],
-        [[-1, 0], [7, 7], [9, 9]],
-    ])  # fmt: skip
+    means = jnp.array(
+        [
+            [[1.0, 0], [3, 0], [1, 1]],
+            [[0, 5], [2, 0], [9, 9]],
+            [[-1, 0], [7, 7], [9, 9]],
+        ]
+    )
     seen = jnp.array([[True, True, True], [True, True, False], [True, False, False]])
     # class 0: cosines 0, 0, -1; class 1: 1; class 2: nobody to compare with
     close(prototype_consistency(means, seen), (-1 / 3 + 1) / 2)
@@ -246,8 +248,10 @@ def test_jit_and_vmap():
     clients = [example(seed, unseen=(seed,)) for seed in range(3)]
     x, y, mask, vectors, logits = (np.stack(v) for v in zip(*clients, strict=True))
     mask[1] = False  # a client without examples
-    arguments = [jnp.asarray(v, None if v.dtype != float else "float32")
-                 for v in (x, logits, y, mask, vectors)]  # fmt: skip
+    arguments = [
+        jnp.asarray(v, None if v.dtype != float else "float32")
+        for v in (x, logits, y, mask, vectors)
+    ]
     together = jax.jit(jax.vmap(collapse))(*arguments)
     for k in range(3):
         alone = collapse(*(v[k] for v in arguments))

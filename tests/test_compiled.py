@@ -42,8 +42,9 @@ def compiled(model, **how):
 def slow_convolutions(text):
     """Convolutions in any other layout, or grouped."""
     lines = re.findall(r" convolution\(.*", text)
-    return [line for line in lines
-            if f"dim_labels={CANONICAL}" not in line or "group_count" in line]  # fmt: skip
+    return [
+        line for line in lines if f"dim_labels={CANONICAL}" not in line or "group_count" in line
+    ]
 
 
 @pytest.mark.parametrize("model", ["cnn", "fedavg_cnn", "resnet8"])

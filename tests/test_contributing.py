@@ -24,12 +24,23 @@ def test_worked_example_is_a_method(tmp_path):
 
     def run(*argv):
         command = "import sys; from fedjax_nc import cli; sys.exit(main.train(sys.argv[1:]))"
-        return subprocess.run([sys.executable, "-c", command, *argv], cwd=tmp_path, check=True,
-                              capture_output=True, text=True).stdout  # fmt: skip
+        return subprocess.run(
+            [sys.executable, "-c", command, *argv],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
 
     assert re.search(r"\bfedsmooth\b", run("--list"))
-    small = ["--dataset=digits", "--data.limit=300", "--rounds=2", "--federation.clients=4",
-             "--federation.participants=4", "--evaluation.no-personal"]  # fmt: skip
+    small = [
+        "--dataset=digits",
+        "--data.limit=300",
+        "--rounds=2",
+        "--federation.clients=4",
+        "--federation.participants=4",
+        "--evaluation.no-personal",
+    ]
     losses = {}
     for spec in ("fedavg", "fedsmooth(share=0.0)", "fedsmooth(share=0.2) | fd"):
         run(f"--method={spec}", *small, f"--out={tmp_path / 'runs'}")

@@ -46,11 +46,26 @@ def everything(apply, params, x):
 
 @pytest.mark.parametrize(
     "kernel, stride, padding, groups",
-    [(1, 1, "SAME", 1), (1, 2, "VALID", 1), (2, 1, "VALID", 1), (3, 1, "SAME", 1),
-     (3, 2, "SAME", 1), (3, 2, 1, 1), (4, 1, "SAME", 1), (5, 1, "VALID", 1), (5, 1, 2, 1),
-     (5, 2, 2, 1), (5, 2, "SAME", 1), (7, 2, 3, 1), (3, 1, "SAME", 2), (3, 2, 1, 2), (3, 1, 1, 4),
-     (3, 2, "SAME", 4), (5, 1, "VALID", 4)],
-)  # fmt: skip
+    [
+        (1, 1, "SAME", 1),
+        (1, 2, "VALID", 1),
+        (2, 1, "VALID", 1),
+        (3, 1, "SAME", 1),
+        (3, 2, "SAME", 1),
+        (3, 2, 1, 1),
+        (4, 1, "SAME", 1),
+        (5, 1, "VALID", 1),
+        (5, 1, 2, 1),
+        (5, 2, 2, 1),
+        (5, 2, "SAME", 1),
+        (7, 2, 3, 1),
+        (3, 1, "SAME", 2),
+        (3, 2, 1, 2),
+        (3, 1, 1, 4),
+        (3, 2, "SAME", 4),
+        (5, 1, "VALID", 4),
+    ],
+)
 def test_lowerings_equal_flax(x64, kernel, stride, padding, groups):
     shape = (8, kernel, stride, padding, groups)  # 8 output channels: two per input of depthwise
     params, x = conv_params(8, kernel, 4 // groups), draw(3, 2, 9, 7, 4)
@@ -78,8 +93,9 @@ def in_a_loop(apply):
 def on_devices(apply):
     mesh = jax.make_mesh((2,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     split = jax.sharding.PartitionSpec("d")
-    return jax.shard_map(per_client_rows(apply), mesh=mesh, in_specs=split, out_specs=split,
-                         check_vma=False)(draw(4, 2, 2, 5, 4, 2))  # fmt: skip
+    return jax.shard_map(
+        per_client_rows(apply), mesh=mesh, in_specs=split, out_specs=split, check_vma=False
+    )(draw(4, 2, 2, 5, 4, 2))
 
 
 def per_client_rows(apply):

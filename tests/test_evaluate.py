@@ -81,8 +81,16 @@ def test_personalise_fedetf(x64, tiny):
         tested.loss
     )  # tests are among the training examples here
     seen = []
-    whole = evaluate.personalise(t.task, how, 4, phases, t.state(), hyper, on_device(t.data),
-                                 lambda *progress: seen.append(progress))  # fmt: skip
+    whole = evaluate.personalise(
+        t.task,
+        how,
+        4,
+        phases,
+        t.state(),
+        hyper,
+        on_device(t.data),
+        lambda *progress: seen.append(progress),
+    )
     same(whole, score)
     assert seen[-1] == (6, 6)
 

@@ -99,12 +99,14 @@ def test_debug_names_the_client(tiny):
 
 @pytest.mark.parametrize(
     "steps, devices, slots, loads",
-    [([20, 11, 6, 4, 3, 2, 1, 1, 1, 1], 2, 8, [25, 25]),
-     ([9, 1, 1, 1, 1, 1, 1, 1, 1, 0], 2, 8, [9, 8]),
-     ([9, 1, 1, 1, 1], 2, 3, [10, 3]),  # no more than its slots
-     ([5, 5, 5], 4, 1, [5, 5, 5, 0]),
-     ([3, 2, 1], 1, 3, [6])],
-)  # fmt: skip
+    [
+        ([20, 11, 6, 4, 3, 2, 1, 1, 1, 1], 2, 8, [25, 25]),
+        ([9, 1, 1, 1, 1, 1, 1, 1, 1, 0], 2, 8, [9, 8]),
+        ([9, 1, 1, 1, 1], 2, 3, [10, 3]),  # no more than its slots
+        ([5, 5, 5], 4, 1, [5, 5, 5, 0]),
+        ([3, 2, 1], 1, 3, [6]),
+    ],
+)
 def test_deal_balances(steps, devices, slots, loads):
     slot, held = executors.deal(jnp.asarray(steps), devices, slots)
     assert len(set(slot.tolist())) == len(steps) == held.sum() and held.max() <= slots
@@ -114,8 +116,9 @@ def test_deal_balances(steps, devices, slots, loads):
     assert totals.tolist() == loads
 
 
-@pytest.mark.parametrize("name, chunk", [("vmap", 4), ("scan", 4), ("chunked", 4), ("sharded", 4),
-                                         ("debug", 4)])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, chunk", [("vmap", 4), ("scan", 4), ("chunked", 4), ("sharded", 4), ("debug", 4)]
+)
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_rows_come_back_in_their_order(name, chunk, count):
     def fn(broadcast, row):

@@ -24,9 +24,15 @@ from fedjax_nc.figures import (
 )
 
 STUDIES = {
-    "hessian": hessian, "landscape": landscape, "collapse": collapse, "spectrum": spectrum,
-    "alignment": alignment, "relations": relations, "bias": bias, "cost": cost,
-}  # fmt: skip
+    "hessian": hessian,
+    "landscape": landscape,
+    "collapse": collapse,
+    "spectrum": spectrum,
+    "alignment": alignment,
+    "relations": relations,
+    "bias": bias,
+    "cost": cost,
+}
 LABELS = ("fedavg", "dot_regression | fd(beta=0.9)", "costs $5 and $6", "four", "five", "six")
 PAPERS = ("FedAlign", "FedBlade", "FedETF", "FedDr+", "FedDW")
 
@@ -52,8 +58,10 @@ def without_scalars(value):
     if not isinstance(value, dict):
         return value
     kept = ("accuracy", "x", "y")
-    return {key: None if isinstance(item, float) and key not in kept else without_scalars(item)
-            for key, item in value.items()}  # fmt: skip
+    return {
+        key: None if isinstance(item, float) and key not in kept else without_scalars(item)
+        for key, item in value.items()
+    }
 
 
 def words(figure):
@@ -226,8 +234,10 @@ def test_page_stands_alone_and_escapes():
     nasty = '<script>"&'
     drawn = [one._replace(caption=nasty) for one in cost.draw(runs_of("cost", 1))]
     table = report.Table([nasty, "b"], [[nasty, "1"]])
-    sections = [report.Section(nasty, nasty, [table], drawn),
-                report.Section("Second", "", [], hessian.draw(runs_of("hessian", 1)))]  # fmt: skip
+    sections = [
+        report.Section(nasty, nasty, [table], drawn),
+        report.Section("Second", "", [], hessian.draw(runs_of("hessian", 1))),
+    ]
     html = report.page(nasty, {nasty: nasty}, sections)
     reader = read(html)
     assert "<script" not in html and "url(" not in html and "@import" not in html
@@ -237,16 +247,21 @@ def test_page_stands_alone_and_escapes():
 
 @pytest.mark.slow
 def test_page_of_six_large_runs_is_below_two_megabytes():
-    sizes = {"relations": {"classes": 200, "clients": 100, "points": 2000},
-             "bias": {"clients": 100, "classes": 200}, "alignment": {"clients": 100},
-             "hessian": {"clients": 100}}  # fmt: skip
+    sizes = {
+        "relations": {"classes": 200, "clients": 100, "points": 2000},
+        "bias": {"clients": 100, "classes": 200},
+        "alignment": {"clients": 100},
+        "hessian": {"clients": 100},
+    }
     sections = []
     for study, module in STUDIES.items():
         runs = runs_of(study, 6, **sizes.get(study, {}))
         drawn = module.draw(runs)
         if study == "bias":
-            drawn += [canvas.Drawn(f"labels{i}", bias.labels(run["counts"], "labels"), "")
-                      for i, run in enumerate(runs.values())]  # fmt: skip
+            drawn += [
+                canvas.Drawn(f"labels{i}", bias.labels(run["counts"], "labels"), "")
+                for i, run in enumerate(runs.values())
+            ]
         sections.append(report.Section(study, "", [], drawn))
     html = report.page("six runs", {}, sections)
     read(html)

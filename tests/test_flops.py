@@ -63,8 +63,9 @@ def test_convolution_counts_outputs_times_kernel(stride, side):
 
     def conv(x, kernel):
         layout = ("NHWC", "HWIO", "NHWC")
-        return lax.conv_general_dilated(x, kernel, (stride, stride), "VALID",
-                                        dimension_numbers=layout)  # fmt: skip
+        return lax.conv_general_dilated(
+            x, kernel, (stride, stride), "VALID", dimension_numbers=layout
+        )
 
     assert flops.count(conv, x, kernel) == 2 * (2 * side * side * 6) * (5 * 5 * 3)
 
@@ -74,8 +75,9 @@ def test_gradients_of_a_convolution_cost_as_much_as_itself(stride, padding):
     x, kernel = jnp.ones((2, 8, 8, 3)), jnp.ones((3, 3, 3, 6))
 
     def loss(x, kernel):
-        y = lax.conv_general_dilated(x, kernel, (stride, stride), padding,
-                                     dimension_numbers=("NHWC", "HWIO", "NHWC"))  # fmt: skip
+        y = lax.conv_general_dilated(
+            x, kernel, (stride, stride), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
         return jnp.sum(y**2)
 
     forward = flops.count(loss, x, kernel)
@@ -91,8 +93,14 @@ def test_grouped_convolution_counts_its_own_inputs_only():
     x, kernel = jnp.ones((1, 8, 8, 4)), jnp.ones((3, 3, 1, 4))
 
     def conv(x, kernel):
-        return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", feature_group_count=4,
-                                        dimension_numbers=("NHWC", "HWIO", "NHWC"))  # fmt: skip
+        return lax.conv_general_dilated(
+            x,
+            kernel,
+            (1, 1),
+            "SAME",
+            feature_group_count=4,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )
 
     assert flops.count(conv, x, kernel) == 2 * (8 * 8 * 4) * 9
 

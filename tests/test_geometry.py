@@ -42,8 +42,10 @@ def test_identity_covariance():
 
 
 def test_isotropic_gaussian():
-    ranks = [spectrum.spectrum(x, everything(x)).effective_rank
-             for x in (normal(20, 8), normal(200, 8), normal(20000, 8))]  # fmt: skip
+    ranks = [
+        spectrum.spectrum(x, everything(x)).effective_rank
+        for x in (normal(20, 8), normal(200, 8), normal(20000, 8))
+    ]
     assert ranks[0] < 7.5 < ranks[1] < 7.95 < ranks[2] <= 8
 
 
@@ -130,8 +132,16 @@ def test_small_and_straight_angles():
 
 def test_cosines_after_the_projector_and_distances_before():
     features, projected = normal(6, 5), normal(6, 2, seed=1)
-    actual = alignment(features, 2 * features, projected, -projected, VECTORS,
-                       jnp.array([0, 1] * 3), everything(features), OBSERVED)  # fmt: skip
+    actual = alignment(
+        features,
+        2 * features,
+        projected,
+        -projected,
+        VECTORS,
+        jnp.array([0, 1] * 3),
+        everything(features),
+        OBSERVED,
+    )
     close(actual.gap, 2 * actual.cosine)
     close(actual.relative, [0.5, 0.5])
     np.testing.assert_allclose(actual.angle, 0, atol=1e-4)

@@ -160,8 +160,9 @@ def test_trace_in_single_precision():
     close(hessian.dense(h), matrix, 1e-5)
     signs = flat_rows(curvature.rademacher(h.point, KEY, jnp.arange(20)))
     expected = np.mean(np.sum(signs * (signs @ matrix), 1))
-    np.testing.assert_allclose(curvature.trace(curvature.probe(h, KEY, probes=20)).mean, expected,
-                               rtol=1e-4)  # fmt: skip
+    np.testing.assert_allclose(
+        curvature.trace(curvature.probe(h, KEY, probes=20)).mean, expected, rtol=1e-4
+    )
     close(lanczos.top(h, KEY).values, np.linalg.eigvalsh(matrix)[-1:], 1e-4)
 
 
@@ -215,9 +216,14 @@ def test_results_repeat_and_compile_once():
     for factor in (1.0, 1.0, 1.5):
         weights = h.weights._replace(params=tree.scale(factor, h.weights.params))
         moved = hessian.Hessian(weights, h.pool, h.batches, h.apply, h.groups, False)
-        found.append((curvature.probe(moved, KEY, probes=5, chunk=2), hessian.dense(moved),
-                      curvature.power_iteration(moved, KEY, iterations=3, count=2).values,
-                      lanczos.density(moved, KEY, probes=2, products=3)))  # fmt: skip
+        found.append(
+            (
+                curvature.probe(moved, KEY, probes=5, chunk=2),
+                hessian.dense(moved),
+                curvature.power_iteration(moved, KEY, iterations=3, count=2).values,
+                lanczos.density(moved, KEY, probes=2, products=3),
+            )
+        )
         sizes = [p._cache_size() for p in programs]  # type: ignore[attr-defined]
         before = before or sizes
         assert sizes == before
@@ -243,8 +249,10 @@ def test_hutchinson_covers_the_trace(x64):
 def test_chunks_do_not_change_samples(x64):
     h = of_matrix(random_matrix(np.arange(7.0)))
     told = []
-    found = [curvature.probe(h, KEY, probes=7, chunk=chunk, progress=lambda *n: told.append(n))
-             for chunk in (7, 3, 20)]  # fmt: skip
+    found = [
+        curvature.probe(h, KEY, probes=7, chunk=chunk, progress=lambda *n: told.append(n))
+        for chunk in (7, 3, 20)
+    ]
     same(found[0], found[1])
     same(found[0], found[2])
     assert told == [(7, 7), (3, 7), (6, 7), (7, 7), (7, 7)]
@@ -267,8 +275,9 @@ def test_pyhessian_stops_when_the_mean_hardly_changes():
 def test_power_iteration_finds_negative_eigenvalues(x64):
     h = of_matrix(random_matrix([-3.0, 2.0, 1.0, 0.5, -0.1]))
     told = []
-    found = curvature.power_iteration(h, KEY, count=3, tol=1e-12, iterations=500,
-                                      progress=lambda *n: told.append(n))  # fmt: skip
+    found = curvature.power_iteration(
+        h, KEY, count=3, tol=1e-12, iterations=500, progress=lambda *n: told.append(n)
+    )
     np.testing.assert_allclose(found.values, [-3.0, 2.0, 1.0], rtol=1e-5)
     assert told[-1] == (1500, 1500) and told[0] == (1, 1500)
     short = curvature.power_iteration(h, KEY, iterations=7, tol=0.0)
@@ -279,8 +288,7 @@ def test_density(x64):
     values = np.concatenate([np.linspace(-1, 1, 36), [4.0, 5.0, 5.0, 5.0]])
     h = of_matrix(random_matrix(values))
     told = []
-    x, density = lanczos.density(h, KEY, probes=4, products=40,
-                                 progress=lambda *n: told.append(n))  # fmt: skip
+    x, density = lanczos.density(h, KEY, probes=4, products=40, progress=lambda *n: told.append(n))
     np.testing.assert_allclose(np.trapezoid(density, x), 1, atol=1e-4)
     hutchinson = curvature.trace(curvature.probe(h, KEY, probes=4)).mean
     np.testing.assert_allclose(np.trapezoid(x * density, x), hutchinson / 40, atol=1e-4)
@@ -318,8 +326,9 @@ def test_several_models_at_once(x64):
     assert samples.tensors.shape == (3, 4, 4 + 2)
     for number in range(3):
         _, one = network(MLP)
-        mine = hessian.Hessian(tree.take(h.weights, number), one.pool, one.batches, one.apply,
-                               one.groups, False)  # fmt: skip
+        mine = hessian.Hessian(
+            tree.take(h.weights, number), one.pool, one.batches, one.apply, one.groups, False
+        )
         same(tree.take(samples, number), curvature.probe(mine, KEY, probes=4))
 
 

@@ -51,10 +51,14 @@ def test_tiny_run(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("flag", "said"),
-    [("--model=resnet21", "did you mean"), ("--model=bilstm", "reads no 32x32 images"),
-     ("--products=1", "above one"), ("--conv=wino", "winograd"),
-     ("--against=touch", "torch")],
-)  # fmt: skip
+    [
+        ("--model=resnet21", "did you mean"),
+        ("--model=bilstm", "reads no 32x32 images"),
+        ("--products=1", "above one"),
+        ("--conv=wino", "winograd"),
+        ("--against=touch", "torch"),
+    ],
+)
 def test_bad_input_is_one_line(capfd, tmp_path, flag, said):
     assert benchmark.main([flag, "--images=4", f"--out={tmp_path / 'x.json'}"]) == 2
     error = capfd.readouterr().err

@@ -97,11 +97,27 @@ def conv3(inputs, outputs):
     return (9 * inputs + 2) * outputs
 
 
-RESNET8 = conv3(3, 16) + 2 * conv3(16, 16) + conv3(16, 32) + conv3(32, 32) + conv3(32, 64) + \
-    conv3(64, 64) + 650  # fmt: skip
+RESNET8 = (
+    conv3(3, 16)
+    + 2 * conv3(16, 16)
+    + conv3(16, 32)
+    + conv3(32, 32)
+    + conv3(32, 64)
+    + conv3(64, 64)
+    + 650
+)
 PROJECTIONS = (16 + 2) * 32 + (32 + 2) * 64
-WIDE = conv3(3, 64) + 18 * conv3(64, 64) + conv3(64, 128) + 17 * conv3(128, 128) + \
-    conv3(128, 256) + 17 * conv3(256, 256) + (64 + 2) * 128 + (128 + 2) * 256 + 2_570  # fmt: skip
+WIDE = (
+    conv3(3, 64)
+    + 18 * conv3(64, 64)
+    + conv3(64, 128)
+    + 17 * conv3(128, 128)
+    + conv3(128, 256)
+    + 17 * conv3(256, 256)
+    + (64 + 2) * 128
+    + (128 + 2) * 256
+    + 2_570
+)
 VGG = 9 * 64 * (3 + 2 * 64 + 8 * 64 + 16 * 64 + 32 * 64 + 3 * 64 * 64) + 2_752  # and biases
 BY_HAND = [
     ("cnn", (28, 28, 1), 10, 260 + 5_020 + 320 * 256 + 256 + 256 * 128 + 128 + 1_290),
@@ -126,18 +142,32 @@ def test_published_sizes(all_layers, name, shape, classes, parameters):
 
 @pytest.mark.parametrize(
     "name, shape, classes, millions",
-    [("resnet56_bottleneck", CIFAR, 100, 87.3),  # FedAlign, table 5
-     ("resnet18", IMAGENET, 1000, 1814)],  # torchvision's documentation
-)  # fmt: skip
+    [
+        ("resnet56_bottleneck", CIFAR, 100, 87.3),  # FedAlign, table 5
+        ("resnet18", IMAGENET, 1000, 1814),
+    ],  # torchvision's documentation
+)
 def test_published_work(all_layers, name, shape, classes, millions):
     """Counts differ by less than one part in a thousand."""
     found = dry_run.size_of(name, shape, classes).multiply_adds / 1e6
     assert found == pytest.approx(millions, rel=1e-3)
 
 
-FEATURES = {"mlp": 128, "cnn": 128, "fedavg_cnn": 512, "vgg11": 512, "resnet8": 64, "resnet56": 64,
-            "resnet56_bottleneck": 256, "wrn56_4": 256, "resnet18": 512, "mobilenet": 1024,
-            "mobilenet_v2": 1280, "efficientnet_b0": 1280, "densenet121": 1024}  # fmt: skip
+FEATURES = {
+    "mlp": 128,
+    "cnn": 128,
+    "fedavg_cnn": 512,
+    "vgg11": 512,
+    "resnet8": 64,
+    "resnet56": 64,
+    "resnet56_bottleneck": 256,
+    "wrn56_4": 256,
+    "resnet18": 512,
+    "mobilenet": 1024,
+    "mobilenet_v2": 1280,
+    "efficientnet_b0": 1280,
+    "densenet121": 1024,
+}
 
 
 @pytest.mark.parametrize("name, width", FEATURES.items())
@@ -184,9 +214,12 @@ def nested(pairs):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name, plain",
-    [("resnet20", plain_models.ResNet20()), ("vgg11", plain_models.VGG11()),
-     ("mobilenet_v2", plain_models.MobileNetV2())],
-)  # fmt: skip
+    [
+        ("resnet20", plain_models.ResNet20()),
+        ("vgg11", plain_models.VGG11()),
+        ("mobilenet_v2", plain_models.MobileNetV2()),
+    ],
+)
 def test_equal_to_flaxs_own_layers(all_layers, x64, name, plain):
     """Logits, gradient and statistics, in training and in tests."""
     shape, body = SHAPE, models._bodies(SHAPE, words=0)[name](norm="running", conv="auto")
@@ -244,8 +277,10 @@ def test_padding_changes_no_model(x64, name):
 
     @jax.jit
     def both():
-        return (step(model, weights, x, y, jnp.ones(3, bool)),
-                step(model, weights, padded_x, padded_y, jnp.arange(5) < 3))  # fmt: skip
+        return (
+            step(model, weights, x, y, jnp.ones(3, bool)),
+            step(model, weights, padded_x, padded_y, jnp.arange(5) < 3),
+        )
 
     ((value, (logits, stats)), grad), ((padded_value, (padded, new)), padded_grad) = both()
     expected, actual = (value, logits, stats, grad), (padded_value, padded[:3], new, padded_grad)
@@ -288,8 +323,11 @@ def test_executors_agree(x64, name):
     """Clients that start alike take a step on their own images."""
     model = small(name, conv="auto")
     weights, mask = start(model), jnp.ones(2, bool)
-    rows = {"x": draw(0, 3, 2, *SHAPE), "y": jnp.array([[0, 1], [2, 2], [1, 0]]),
-            "id": jnp.arange(3)}  # fmt: skip
+    rows = {
+        "x": draw(0, 3, 2, *SHAPE),
+        "y": jnp.array([[0, 1], [2, 2], [1, 0]]),
+        "id": jnp.arange(3),
+    }
 
     def client(weights, row):
         (value, (_, stats)), grad = step(model, weights, row["x"], row["y"], mask)
@@ -351,8 +389,9 @@ def test_survival(x64, name):
     chex.assert_trees_all_close(kept, expected, rtol=1e-6, atol=1e-8)
     # blocks in a loop have a row of statistics each
     last = lambda s: s[-1] if s.ndim == 2 else s  # noqa: E731
-    still = jax.tree.map(lambda a, b: np.array_equal(last(a), last(b)), dropped[0][1][1],
-                         weights.stats)  # fmt: skip
+    still = jax.tree.map(
+        lambda a, b: np.array_equal(last(a), last(b)), dropped[0][1][1], weights.stats
+    )
     norms = 3 if name in ("bottleneck", "mobilenet_v2", "efficientnet_b0") else 2
     assert sum(jax.tree.leaves(still)) == 2 * norms  # mean and variance of the last block's
     assert not np.allclose(dropped[0][1][0], expected[0][1][0])

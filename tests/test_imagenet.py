@@ -46,8 +46,9 @@ def test_prepared_direct_and_flat_are_the_same(folder, tmp_path):
     ready = datasets.load("imagenet100", str(tmp_path / "data"), SPEC)
     assert isinstance(ready.train_x, np.memmap) and ready.train_x.shape == (200, SIDE, SIDE, 3)
     assert np.abs(ready.train_x - 2.0 * ready.train_y[:, None, None, None]).max() <= 3
-    assert "already prepared" in prepare.prepare("imagenet100", None, str(tmp_path / "data"),
-                                                 side=SIDE)  # fmt: skip
+    assert "already prepared" in prepare.prepare(
+        "imagenet100", None, str(tmp_path / "data"), side=SIDE
+    )
     flat = tmp_path / "flat"
     (flat / "val").mkdir(parents=True)
     (flat / "train").symlink_to(folder / "train")
@@ -89,10 +90,21 @@ def test_what_is_missing_is_named(folder, tmp_path):
 
 
 def test_a_run_from_the_directory(folder, tmp_path):
-    argv = ["--dataset=imagenet100", f"--data.side={SIDE}", f"--data.dir={folder}", "--rounds=2",
-            "--protocol=feddr_plus", "--method=fedavg", "--model=mlp", "--data.partition=iid",
-            "--federation.clients=4", "--federation.participants=2", "--local.epochs=1",
-            "--execution.pool_mb=0", *PLAIN]  # fmt: skip
+    argv = [
+        "--dataset=imagenet100",
+        f"--data.side={SIDE}",
+        f"--data.dir={folder}",
+        "--rounds=2",
+        "--protocol=feddr_plus",
+        "--method=fedavg",
+        "--model=mlp",
+        "--data.partition=iid",
+        "--federation.clients=4",
+        "--federation.participants=2",
+        "--local.epochs=1",
+        "--execution.pool_mb=0",
+        *PLAIN,
+    ]
     assert main.train([*argv, f"--out={tmp_path}"]) == 0
     assert len(rows_of(directory_of(tmp_path, argv))) == 2
 
@@ -114,11 +126,24 @@ def test_memory_does_not_grow_with_the_pictures(tmp_path):
         made = [f"--data.dir={data}", f"--data.side={side}"]
         preparing = peak_of("prepare_data.py", "imagenet100", f"--from={root}", *made)
         training = peak_of(
-            "run.py", "--dataset=imagenet100", *made, "--method=fedavg", "--model=mlp", *PLAIN,
-            "--rounds=2", "--data.partition=iid", "--execution.pool_mb=0", "--local.epochs=1",
-            f"--federation.clients={20 * times}", "--federation.participants=5",
-            "--evaluation.every=2", "--evaluation.last=1", "--data.client_test=split",
-            "--local.batch_size=50", f"--out={tmp_path / 'out'}")  # fmt: skip
+            "run.py",
+            "--dataset=imagenet100",
+            *made,
+            "--method=fedavg",
+            "--model=mlp",
+            *PLAIN,
+            "--rounds=2",
+            "--data.partition=iid",
+            "--execution.pool_mb=0",
+            "--local.epochs=1",
+            f"--federation.clients={20 * times}",
+            "--federation.participants=5",
+            "--evaluation.every=2",
+            "--evaluation.last=1",
+            "--data.client_test=split",
+            "--local.batch_size=50",
+            f"--out={tmp_path / 'out'}",
+        )
         peaks.append((1000 * times * side * side * 3 / 1e6, preparing, training))
         print("{:.0f} MB of pictures: {:.0f} MB to prepare, {:.0f} MB to train".format(*peaks[-1]))
     few, many = np.array(peaks)

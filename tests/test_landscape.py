@@ -43,8 +43,9 @@ def test_coordinates_find_the_way_back(plane):
 
 
 def test_only_the_groups_of_the_directions_move(plane):
-    part = plane._replace(first=tree.pick(plane.first, ("head",)),
-                          second=tree.pick(plane.second, ("head",)))  # fmt: skip
+    part = plane._replace(
+        first=tree.pick(plane.first, ("head",)), second=tree.pick(plane.second, ("head",))
+    )
     there = landscape.at(part, 1.0, 1.0)
     chex.assert_trees_all_equal(there.params["body"], plane.origin.params["body"])
     moved = tree.sub(there.params["head"], plane.origin.params["head"])
@@ -56,8 +57,9 @@ def test_filters_are_as_long_as_the_models(name):
     params = jax.jit(small(name).init)(jax.random.key(0)).params
     drawn = landscape.filter_normalised(params, jax.random.key(1))
     kernels = 0
-    for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(drawn),
-                            strict=True):  # fmt: skip
+    for (path, a), b in zip(
+        jax.tree_util.tree_leaves_with_path(params), jax.tree.leaves(drawn), strict=True
+    ):
         if path[-1].key != "kernel":
             assert not b.any()
             continue
@@ -91,8 +93,12 @@ def test_surface_is_the_loss_at_each_point(plane, tiny, executor):
     fn = landscape.make_surface(made.task, make_executor(executor, chunk=2))
     xs, ys, seen = np.array([-1.0, 0.0, 2.0]), np.array([0.0, 0.5]), []
     found = landscape.surface(
-        lambda points: fn(plane, made.data.pool, batches, points), xs, ys, 4,
-        lambda done, total: seen.append((done, total)))  # fmt: skip
+        lambda points: fn(plane, made.data.pool, batches, points),
+        xs,
+        ys,
+        4,
+        lambda done, total: seen.append((done, total)),
+    )
     assert found.shape == (2, 3) and seen == [(4, 6), (6, 6)]
     batch = made.task.trainer.batches(made.data.pool, numbers, np.ones(5, bool), None)
     for j, y in enumerate(ys):

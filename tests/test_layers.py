@@ -35,19 +35,71 @@ MAY_IMPORT = {
     "probe": {"analysis", "data", "job", "tree", "types"},
     "track": {"analysis", "probe", "job", "types"},
     "report": {"config", "errors", "evaluate", "train"},
-    "loop": {"config", "job", "evaluate", "report", "track", "data", "io", "figures", "train",
-             "types"},
-    "work": {"job", "loop", "config", "flops", "models", "tree", "methods", "train", "types",
-             "data", "errors", "protocols"},
-    "study": {"analysis", "figures", "probe", "job", "loop", "work", "config", "data", "errors",
-              "io", "linalg", "losses", "methods", "train", "tree", "types"},
-    "flags": {"protocols", "config", "errors", "data.catalogue", "methods.catalogue",
-              "models.catalogue", "study.options"},
+    "loop": {
+        "config",
+        "job",
+        "evaluate",
+        "report",
+        "track",
+        "data",
+        "io",
+        "figures",
+        "train",
+        "types",
+    },
+    "work": {
+        "job",
+        "loop",
+        "config",
+        "flops",
+        "models",
+        "tree",
+        "methods",
+        "train",
+        "types",
+        "data",
+        "errors",
+        "protocols",
+    },
+    "study": {
+        "analysis",
+        "figures",
+        "probe",
+        "job",
+        "loop",
+        "work",
+        "config",
+        "data",
+        "errors",
+        "io",
+        "linalg",
+        "losses",
+        "methods",
+        "train",
+        "tree",
+        "types",
+    },
+    "flags": {
+        "protocols",
+        "config",
+        "errors",
+        "data.catalogue",
+        "methods.catalogue",
+        "models.catalogue",
+        "study.options",
+    },
     "manual": {"work", "methods.catalogue"},
     "cli": {"flags", "config", "errors", "console", "job", "loop", "work", "study", "io"},
-}  # fmt: skip
-ONLY_STANDARD_LIBRARY = ("errors.py", "config.py", "methods/catalogue.py", "data/catalogue.py",
-                         "models/catalogue.py", "protocols.py", "study/options.py")  # fmt: skip
+}
+ONLY_STANDARD_LIBRARY = (
+    "errors.py",
+    "config.py",
+    "methods/catalogue.py",
+    "data/catalogue.py",
+    "models/catalogue.py",
+    "protocols.py",
+    "study/options.py",
+)
 ONLY_JAX = ("types.py", "tree.py", "linalg.py")
 
 
@@ -167,14 +219,25 @@ def test_experiments_are_thin(path):
     assert ast.get_docstring(tree_of(path))
 
 
-LIGHT = ("cli", "flags", "protocols", "config", "console", "methods.catalogue", "data.catalogue",
-         "models.catalogue", "models", "study.options")  # fmt: skip
+LIGHT = (
+    "cli",
+    "flags",
+    "protocols",
+    "config",
+    "console",
+    "methods.catalogue",
+    "data.catalogue",
+    "models.catalogue",
+    "models",
+    "study.options",
+)
 
 
 def test_parsing_needs_no_jax():
     code = f"import sys, {', '.join(f'fedjax_nc.{name}' for name in LIGHT)}\n"
     code += "heavy = {'jax', 'numpy', 'flax', 'optax', 'orbax', 'matplotlib'}\n"
     code += "print(sorted(heavy & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
-                          check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"

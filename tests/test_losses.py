@@ -54,8 +54,14 @@ def test_scaffold_control_variate(adaptive):
         return jnp.concatenate([g[f"{name}_W"].ravel(), g[f"{name}_b"]])
 
     new = gradient.control_variate(
-        g["ci"], g["c"], flat("global"), flat("local"), g["K"], g["lr"],
-        float(g["momentum"]) if adaptive else 0.0)  # fmt: skip
+        g["ci"],
+        g["c"],
+        flat("global"),
+        flat("local"),
+        g["K"],
+        g["lr"],
+        float(g["momentum"]) if adaptive else 0.0,
+    )
     close(new, g[f"ci_plus_adaptive{adaptive}"])
     close(tree.sub(new, g["ci"]), g[f"delta_adaptive{adaptive}"])
 
@@ -92,9 +98,10 @@ def test_feddr_plus_golden():
     g = golden("feddr_plus")
     etf = linalg.simplex_etf(g["classifier_raw_Cd"].T)
     np.testing.assert_allclose(etf.T @ etf, g["etf_Cd"] @ g["etf_Cd"].T, atol=1e-5)
-    cases = {"loss_total": ("grad_features", g["teacher_features"]),
-             "loss_teacher_equal_student": ("grad_features_teacher_equal_student",
-                                            g["features"])}  # fmt: skip
+    cases = {
+        "loss_total": ("grad_features", g["teacher_features"]),
+        "loss_teacher_equal_student": ("grad_features_teacher_equal_student", g["features"]),
+    }
     for loss, (grad, teacher) in cases.items():
         value, actual = jax.value_and_grad(feddr_plus)(g["features"], g, teacher)
         close(value, g[loss])

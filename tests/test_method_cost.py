@@ -29,7 +29,9 @@ def test_every_case_can_be_built(method):
     weights = jax.eval_shape(job.task.trainer.model.init, jax.random.key(0))
     out, _ = jax.eval_shape(
         lambda w, x: job.task.trainer.model.apply(w, x, train=False),
-        weights, jax.ShapeDtypeStruct((4, 32, 32, 3), "float32"))  # fmt: skip
+        weights,
+        jax.ShapeDtypeStruct((4, 32, 32, 3), "float32"),
+    )
     features = {"cnn": 128, "resnet8": 64, method_cost.WIDE: 1280}
     assert out.features.shape == (4, features[model])
     assert set(method_cost.MEMORY) | set(method_cost.MODEL) <= set(method_cost.STEP)
@@ -66,9 +68,7 @@ def test_ratios_are_to_fedavg_in_the_same_turn(monkeypatch):
 
     monkeypatch.setattr(method_cost, "make_job", lambda method, *_: method)
     monkeypatch.setattr(method_cost, "compiled", compiled)
-    flags = argparse.Namespace(
-        model="mlp", methods=["moon"], batch_size=4, batches=2, repeats=4
-    )  # fmt: skip
+    flags = argparse.Namespace(model="mlp", methods=["moon"], batch_size=4, batches=2, repeats=4)
     (row,) = method_cost.measure(flags)
     assert row["step_ratios"] == [3.0] * 4 and row["round_ratio"] == 3.0
     assert row["memory_ratio"] == 1.5

@@ -166,7 +166,10 @@ def test_duplicates_raise():
 def test_mix_weights():
     method = base.mix(registry.build("fedprox(mu=0.4)"), constant("a"), 0.75)
     assert [(t.name, t.weight) for t in method.phases[0].terms] == [
-        ("cross_entropy", 0.75), ("prox", pytest.approx(0.3)), ("a", 0.25)]  # fmt: skip
+        ("cross_entropy", 0.75),
+        ("prox", pytest.approx(0.3)),
+        ("a", 0.25),
+    ]
     assert [t.name for t in method.finetune[0].terms] == ["cross_entropy"]  # only rounds are mixed
     again = base.mix(method, constant("b"), 0.5)
     assert [t.weight for t in again.phases[0].terms] == pytest.approx([0.375, 0.15, 0.125, 0.5])
@@ -209,10 +212,25 @@ SYNERGY = [
 @pytest.mark.parametrize("regulariser", catalogue.regularisers())
 @pytest.mark.parametrize("name", catalogue.bases())
 def test_every_combination_builds_or_says_why_not(name, regulariser):
-    own = {"fedprox": "prox", "moon": "moon", "feddr_plus": "fd", "feddw": "dw",
-           "feddecorr": "decorr", "fedalign": "align", "fedntd": "ntd"}  # fmt: skip
-    fixed = ("fedbabu", "spherefed", "fedetf", "fedgela", "dot_regression", "feddr_plus",
-             "fedblade", "fednh")  # fmt: skip
+    own = {
+        "fedprox": "prox",
+        "moon": "moon",
+        "feddr_plus": "fd",
+        "feddw": "dw",
+        "feddecorr": "decorr",
+        "fedalign": "align",
+        "fedntd": "ntd",
+    }
+    fixed = (
+        "fedbabu",
+        "spherefed",
+        "fedetf",
+        "fedgela",
+        "dot_regression",
+        "feddr_plus",
+        "fedblade",
+        "fednh",
+    )
     twice = own.get(name) == regulariser
     try:
         registry.build(f"{name} | {regulariser}")
@@ -227,12 +245,19 @@ def test_every_combination_builds_or_says_why_not(name, regulariser):
 
 @pytest.mark.parametrize(
     "spec",
-    dict.fromkeys([
-        *catalogue.bases(), *SYNERGY,
-        *(f"{b} | {r}" for b in COMBINED for r in catalogue.regularisers()
-          if r != "dw" or b in ("fedavg", "scaffold")),
-    ]),
-)  # fmt: skip
+    dict.fromkeys(
+        [
+            *catalogue.bases(),
+            *SYNERGY,
+            *(
+                f"{b} | {r}"
+                for b in COMBINED
+                for r in catalogue.regularisers()
+                if r != "dw" or b in ("fedavg", "scaffold")
+            ),
+        ]
+    ),
+)
 def test_every_combination_traces(tiny, spec):
     task = (t := tiny(spec, norm="none", widths=(4,))).task
     round_fn = rounds.make_round(task, executors.make_executor("scan"))

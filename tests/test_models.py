@@ -211,8 +211,9 @@ def test_smallest_image_works(name):
 def test_dropout_needs_a_key_only_in_training():
     model = models.build("cnn", (16, 16, 1), 3, HeadSpec())
     weights, x = model.init(jax.random.key(0)), draw(0, 2, 16, 16, 1)
-    features = [model.apply(weights, x, train=True, key=jax.random.key(k))[0].features
-                for k in (1, 1, 2)]  # fmt: skip
+    features = [
+        model.apply(weights, x, train=True, key=jax.random.key(k))[0].features for k in (1, 1, 2)
+    ]
     np.testing.assert_array_equal(features[0], features[1])
     assert np.any(features[0] != features[2])
     still = [model.apply(weights, x, train=False)[0].features for _ in range(2)]

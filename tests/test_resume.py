@@ -38,8 +38,12 @@ def command(tmp_path_factory):
         env["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(quick))
         return subprocess.Popen(
             [sys.executable, str(ROOT / "experiments" / "run.py"), *argv, f"--out={out}"],
-            cwd=cache, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            cwd=cache,
+            env=env,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
 
     return start
 
@@ -67,10 +71,13 @@ def kill_during_rounds(process, directory, rows):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "argv",
-    [["--method=fedetf"], ["--method=scaffold"],
-     ["--method=moon", "--execution.client_state_mb=0"]],
+    [
+        ["--method=fedetf"],
+        ["--method=scaffold"],
+        ["--method=moon", "--execution.client_state_mb=0"],
+    ],
     ids=["fedetf", "scaffold", "moon-host"],
-)  # fmt: skip
+)
 def test_kill_and_resume_is_bit_identical(command, tmp_path, argv):
     argv = [*argv, *DATA, *FEW, *SAVING, *PLAIN, "--rounds=40"]
     whole, stopped = (directory_of(tmp_path / name, argv) for name in ("whole", "stopped"))
@@ -101,9 +108,18 @@ def test_fedetf_trains_on_real_cifar10(command, tmp_path):
         prepared.inspect("cifar10", prepared.data_dir(None))
     except UserError as error:
         pytest.skip(f"CIFAR-10 is not prepared: {error}")
-    argv = ["--method=fedetf", "--dataset=cifar10", "--data.limit=500", "--data.partition=iid",
-            "--federation.clients=2", "--federation.participants=2", "--local.epochs=5",
-            "--rounds=2", "--data.client_test=split", *PLAIN]  # fmt: skip
+    argv = [
+        "--method=fedetf",
+        "--dataset=cifar10",
+        "--data.limit=500",
+        "--data.partition=iid",
+        "--federation.clients=2",
+        "--federation.participants=2",
+        "--local.epochs=5",
+        "--rounds=2",
+        "--data.client_test=split",
+        *PLAIN,
+    ]
     directory = directory_of(tmp_path, argv)
     finish(command(tmp_path, argv, quick=False))
     rows = rows_of(directory)

@@ -21,15 +21,20 @@ EMPTY, SINGLE, LARGEST = 1, 2, 3  # clients of the tiny federation
 
 
 OPTIMISERS = {
-    "momentum": ({"momentum": 0.9, "weight_decay": 0.05},
-                 lambda lr: optax.chain(optax.add_decayed_weights(0.05), optax.sgd(lr, 0.9))),
+    "momentum": (
+        {"momentum": 0.9, "weight_decay": 0.05},
+        lambda lr: optax.chain(optax.add_decayed_weights(0.05), optax.sgd(lr, 0.9)),
+    ),
     "plain": ({"momentum": 0.0}, optax.sgd),
     "nesterov": ({"nesterov": True}, lambda lr: optax.sgd(lr, 0.9, nesterov=True)),
-    "clip": ({"clip": 0.1, "weight_decay": 0.05},
-             lambda lr: optax.chain(optax.clip_by_global_norm(0.1),
-                                    optax.add_decayed_weights(0.05), optax.sgd(lr, 0.9))),
+    "clip": (
+        {"clip": 0.1, "weight_decay": 0.05},
+        lambda lr: optax.chain(
+            optax.clip_by_global_norm(0.1), optax.add_decayed_weights(0.05), optax.sgd(lr, 0.9)
+        ),
+    ),
     "adam": ({"optimizer": "adam"}, optax.adam),
-}  # fmt: skip
+}
 
 
 def recorded(t, **kwargs):
@@ -82,9 +87,14 @@ def test_one_client_is_plain_sgd(x64, tiny, name):
 
 @pytest.mark.parametrize(
     "options, lengths",
-    [({"drop_last": True}, [5, 5]), ({"steps": 3}, [5, 5, 5]), ({"batch_size": 12}, [12]),
-     ({"batch_size": 50, "drop_last": True}, [12]), ({"batch_size": 50, "steps": 2}, [12, 12])],
-)  # fmt: skip
+    [
+        ({"drop_last": True}, [5, 5]),
+        ({"steps": 3}, [5, 5, 5]),
+        ({"batch_size": 12}, [12]),
+        ({"batch_size": 50, "drop_last": True}, [12]),
+        ({"batch_size": 50, "steps": 2}, [12, 12]),
+    ],
+)
 def test_batches_of_a_round(tiny, options, lengths):
     t = tiny(norm="none", widths=(3,), local_cfg={"batch_size": 5, **options})
     _, seen = recorded(only(t, LARGEST))
@@ -121,11 +131,15 @@ def test_fedprox_without_pull_is_fedavg(x64, tiny):
 
 def test_weights_of_clients(x64, tiny):
     """The new model is the mean of the clients', weighted as the configuration says."""
-    expected = {"size": [7, 0, 1, 12, 5, 3], "equal": [1, 0, 1, 1, 1, 1],
-                "batches": [2, 0, 1, 4, 1, 1]}  # fmt: skip
+    expected = {
+        "size": [7, 0, 1, 12, 5, 3],
+        "equal": [1, 0, 1, 1, 1, 1],
+        "batches": [2, 0, 1, 4, 1, 1],
+    }
     for kind, values in expected.items():
-        t = tiny(norm="none", widths=(3,), local_cfg={"batch_size": 3},
-                 federation={"weights": kind})  # fmt: skip
+        t = tiny(
+            norm="none", widths=(3,), local_cfg={"batch_size": 3}, federation={"weights": kind}
+        )
         state = t.state()
         key = jax.random.fold_in(jax.random.fold_in(state.key, 0), 1)
         rows = rounds.make_rows(t.task, key, jnp.arange(6), t.data) | {"kept": {}}
@@ -166,8 +180,11 @@ def test_personal_groups_never_leave(x64, tiny):
 
 
 def test_uploads_and_traffic(tiny):
-    for spec, sent in {"fedavg": {"body", "head"}, "fedbabu": {"body"},
-                       "fedetf": {"body", "projector", "scale"}}.items():  # fmt: skip
+    for spec, sent in {
+        "fedavg": {"body", "head"},
+        "fedbabu": {"body"},
+        "fedetf": {"body", "projector", "scale"},
+    }.items():
         t = tiny(spec)
         weights = t.state().weights
         upload = rounds.upload_of(t.task.method, weights)
@@ -196,8 +213,9 @@ def test_all_clients_empty(x64, tiny, weights):
     t = tiny("scaffold", norm="none", federation={"weights": weights})
     t = t._replace(data=t.data._replace(train=Table(t.data.train.index, t.data.train.size * 0)))
     initial = t.state()
-    initial = State(initial.round, initial.key, initial.weights, noisy(initial.shared),
-                    noisy(initial.clients))  # fmt: skip
+    initial = State(
+        initial.round, initial.key, initial.weights, noisy(initial.shared), noisy(initial.clients)
+    )
     start = plain(initial)
     state, metrics = t.run(1, state=initial)
     identical(state.weights, start.weights)
@@ -272,9 +290,10 @@ def test_one_trace(tiny, executor):
 def test_term_weight_and_lr_matter(x64, tiny):
     t = tiny("fedavg | fd")
     one = t.run(2)[0]
-    for hyper in (t.hyper._replace(lr=t.hyper.lr / 2),
-                  t.hyper._replace(term_weights=jax.tree.map(lambda w: w / 2,
-                                                             t.hyper.term_weights))):  # fmt: skip
+    for hyper in (
+        t.hyper._replace(lr=t.hyper.lr / 2),
+        t.hyper._replace(term_weights=jax.tree.map(lambda w: w / 2, t.hyper.term_weights)),
+    ):
         assert differ(t._replace(hyper=hyper).run(2)[0].weights, one.weights)
 
 
@@ -295,8 +314,9 @@ def test_initial_weights_share_no_key_with_a_round(tiny):
     spy = model._replace(init=lambda k: used.append(k) or model.init(k))
     with jax.disable_jit():
         rounds.init_state(t.task._replace(trainer=t.task.trainer._replace(model=spy)), key)
-    numbers = np.asarray(jax.random.key_data(jax.vmap(lambda r: jax.random.fold_in(key, r))(
-        jnp.arange(1000))))  # fmt: skip
+    numbers = np.asarray(
+        jax.random.key_data(jax.vmap(lambda r: jax.random.fold_in(key, r))(jnp.arange(1000)))
+    )
     assert not np.any(np.all(numbers == np.asarray(jax.random.key_data(used[0])), axis=1))
 
 
@@ -315,8 +335,11 @@ def test_schedule():
     constant = config.Local(lr=0.5)
     step = config.Local(lr=1.0, schedule="step", decay=0.1, milestones=(2, 4))
     exponential = config.Local(lr=1.0, schedule="exponential", decay=0.5)
-    for cfg, expected in [(constant, [0.5] * 5), (step, [1, 1, 0.1, 0.1, 0.01]),
-                          (exponential, [1, 0.5, 0.25, 0.125, 0.0625])]:  # fmt: skip
+    for cfg, expected in [
+        (constant, [0.5] * 5),
+        (step, [1, 1, 0.1, 0.1, 0.01]),
+        (exponential, [1, 0.5, 0.25, 0.125, 0.0625]),
+    ]:
         np.testing.assert_allclose([schedule.learning_rate(cfg, r) for r in range(5)], expected)
     ids = schedule.sample_clients(jax.random.key(0), 10, 4)
     assert len(set(np.asarray(ids).tolist())) == 4 and ids.max() < 10
@@ -324,8 +347,13 @@ def test_schedule():
 
 
 def test_packing_keeps_every_leaf():
-    leaves = {"a": jnp.arange(6.0).reshape(2, 3), "b": (jnp.arange(3), jnp.float32(7)), "c": (),
-              "d": jnp.zeros((0, 2)), "e": jnp.array([True, False])}  # fmt: skip
+    leaves = {
+        "a": jnp.arange(6.0).reshape(2, 3),
+        "b": (jnp.arange(3), jnp.float32(7)),
+        "c": (),
+        "d": jnp.zeros((0, 2)),
+        "e": jnp.array([True, False]),
+    }
     packed = tree.pack(leaves)
     assert [v.size for v in packed.vectors.values()] == [2, 7, 3]
     chex.assert_trees_all_equal(tree.unpack(packed), leaves, strict=True)

@@ -54,8 +54,17 @@ def copied(finished, tmp_path):
 
 def test_run_leaves_all_its_files(finished):
     directory = directory_of(finished, COMMAND)
-    names = {"config.yaml", "command.txt", "environment.json", "partition.npz", "metrics.jsonl",
-             "summary.json", "curves.png", "labels.png", "ckpt"}  # fmt: skip
+    names = {
+        "config.yaml",
+        "command.txt",
+        "environment.json",
+        "partition.npz",
+        "metrics.jsonl",
+        "summary.json",
+        "curves.png",
+        "labels.png",
+        "ckpt",
+    }
     assert {p.name for p in directory.iterdir()} == names
     assert steps_of(directory) == [4, 5]
     assert (directory / "command.txt").read_text().strip()
@@ -86,8 +95,14 @@ def test_summary_says_what_the_run_came_to(finished):
     directory = directory_of(finished, COMMAND)
     summary, rows = json.loads((directory / "summary.json").read_text()), rows_of(directory)
     named = {k: summary[k] for k in ("method", "dataset", "model", "protocol", "seed", "rounds")}
-    assert named == {"method": "fedetf(cycles=1, finetune_epochs=1)", "dataset": "digits",
-                     "model": "mlp", "protocol": "quick", "seed": 0, "rounds": 5}  # fmt: skip
+    assert named == {
+        "method": "fedetf(cycles=1, finetune_epochs=1)",
+        "dataset": "digits",
+        "model": "mlp",
+        "protocol": "quick",
+        "seed": 0,
+        "rounds": 5,
+    }
     last = [row["global_accuracy"] for row in rows[-2:]]
     assert summary["global_accuracy"] == statistics.fmean(last)
     assert (summary["averaged_rounds"], summary["final_accuracy"]) == (2, last[-1])
@@ -123,8 +138,9 @@ def test_partition_reads_back(finished, tmp_path):
     for cfg in (flags.parse(COMMAND).configs[0], flags.parse(argv).configs[0]):
         splits.append(federated.split_clients(cfg.data, 4, cfg.partition_seed, y, arrays.test_y))
     assert splits[0].pool == splits[1].pool
-    for left, right in zip((*splits[0].train, *splits[0].test),
-                           (*splits[1].train, *splits[1].test), strict=True):  # fmt: skip
+    for left, right in zip(
+        (*splits[0].train, *splits[0].test), (*splits[1].train, *splits[1].test), strict=True
+    ):
         np.testing.assert_array_equal(left, right)
     again = train(tmp_path, argv)
     assert "digits-file" in str(again)
@@ -225,8 +241,15 @@ def test_client_without_data_is_skipped_with_a_warning(tmp_path, capfd):
     parts.write_text(
         json.dumps({"0": list(range(0, 300, 2)), "1": [], "2": list(range(1, 300, 2))})
     )
-    argv = ["--method=fedavg", *DATA, *PLAIN, f"--data.partition_file={parts}", "--rounds=2",
-            "--federation.clients=3", "--federation.participants=3"]  # fmt: skip
+    argv = [
+        "--method=fedavg",
+        *DATA,
+        *PLAIN,
+        f"--data.partition_file={parts}",
+        "--rounds=2",
+        "--federation.clients=3",
+        "--federation.participants=3",
+    ]
     assert main.train([*argv, f"--out={tmp_path / 'out'}", "--strict"]) == 2
     printed = capfd.readouterr().err
     assert printed.startswith("error: 1 of 3 clients have no training data (1)")
@@ -238,8 +261,16 @@ def test_client_without_data_is_skipped_with_a_warning(tmp_path, capfd):
 
 
 def test_update_that_is_not_finite_stops_the_run(tmp_path, capfd):
-    argv = ["--method=fedavg", *DATA, *FEW, *PLAIN, "--rounds=30", "--local.schedule=exponential",
-            "--local.decay=1e6", "--execution.checkpoint_every=1"]  # fmt: skip
+    argv = [
+        "--method=fedavg",
+        *DATA,
+        *FEW,
+        *PLAIN,
+        "--rounds=30",
+        "--local.schedule=exponential",
+        "--local.decay=1e6",
+        "--execution.checkpoint_every=1",
+    ]
     assert main.train([*argv, f"--out={tmp_path}"]) == 2
     line = capfd.readouterr().err.splitlines()[-1]
     assert line.startswith("error: round ") and "NaN or infinite" in line
@@ -273,8 +304,9 @@ def test_compare_writes_one_table(finished, tmp_path, capsys, monkeypatch):
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert lines == [line for line in capsys.readouterr().out.splitlines() if line[:1] == "|"]
     assert len(lines) == 4 and len({line.count("|") for line in lines}) == 1
-    summaries = [json.loads((directory_of(out, COMMAND, s) / "summary.json").read_text())
-                 for s in (0, 1)]  # fmt: skip
+    summaries = [
+        json.loads((directory_of(out, COMMAND, s) / "summary.json").read_text()) for s in (0, 1)
+    ]
     values = [100 * s["global_accuracy"] for s in summaries]
     mean = f"{statistics.fmean(values):.1f} ± {statistics.pstdev(values):.1f}"
     assert lines[2].startswith(f"| `{methods[0]}` | {mean} |")

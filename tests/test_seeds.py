@@ -35,8 +35,16 @@ from fedjax_nc.methods import registry
 from fedjax_nc.train import evaluate, executors
 from fedjax_nc.train import round as rounds
 
-COMMAND = [FEDETF, *DATA, *FEW, *SAVING, "--rounds=5", "--evaluation.every=4",
-           "--evaluation.last=2", "--evaluation.finetune"]  # fmt: skip
+COMMAND = [
+    FEDETF,
+    *DATA,
+    *FEW,
+    *SAVING,
+    "--rounds=5",
+    "--evaluation.every=4",
+    "--evaluation.last=2",
+    "--evaluation.finetune",
+]
 BOTH, PARALLEL = ["--seeds", "0", "1"], ["--seeds", "0", "1", "--seeds_parallel"]
 
 
@@ -51,14 +59,19 @@ def with_other_tables(t):
     parts[0] = np.concatenate([parts[0], parts[2][:9], parts[3]])
     tests = [part[1::2] for part in parts]
     counts = t.data.class_counts[::-1]
-    data = t.data._replace(train=make_table(parts), client_test=make_table(tests),
-                           class_counts=counts)  # fmt: skip
+    data = t.data._replace(
+        train=make_table(parts), client_test=make_table(tests), class_counts=counts
+    )
     return t._replace(data=data)
 
 
 CASES = [("scaffold", "sharded", True), (FEDETF.split("=", 1)[1], "sharded", False)]
-MORE = [(spec, executor, own) for spec in ("fedavg", "scaffold", CASES[1][0])
-        for executor in ("sharded", "chunked") for own in (True, False)]  # fmt: skip
+MORE = [
+    (spec, executor, own)
+    for spec in ("fedavg", "scaffold", CASES[1][0])
+    for executor in ("sharded", "chunked")
+    for own in (True, False)
+]
 
 
 @pytest.mark.parametrize(
@@ -118,8 +131,9 @@ def parallel(tmp_path_factory):
 
 def assert_like(left, right):
     """The same run up to rounding: records, final state, summary, and the same files."""
-    names = [{str(p.relative_to(d)) for p in d.rglob("*") if "ckpt" not in str(p)}
-             for d in (left, right)]  # fmt: skip
+    names = [
+        {str(p.relative_to(d)) for p in d.rglob("*") if "ckpt" not in str(p)} for d in (left, right)
+    ]
     assert names[0] == names[1]
     assert steps_of(left) == steps_of(right)
     assert (left / "config.yaml").read_text() == (right / "config.yaml").read_text()
@@ -191,20 +205,30 @@ def test_own_partitions_and_client_state(tmp_path):
     train(tmp_path / "parallel", [*argv, *PARALLEL])
     directories = []
     for seed in (0, 1):
-        directories += [directory_of(tmp_path / d, [*argv, *BOTH], seed)
-                        for d in ("separate", "parallel")]  # fmt: skip
+        directories += [
+            directory_of(tmp_path / d, [*argv, *BOTH], seed) for d in ("separate", "parallel")
+        ]
     parts = [(d / "partition.npz").read_bytes() for d in directories]
     assert parts[0] == parts[1] != parts[2] == parts[3]
     for a, b in (directories[:2], directories[2:]):
         np.testing.assert_allclose(
             [row["global_loss"] for row in rows_of(a)],
-            [row["global_loss"] for row in rows_of(b)], rtol=1e-3,
-        )  # fmt: skip
+            [row["global_loss"] for row in rows_of(b)],
+            rtol=1e-3,
+        )
 
 
 def test_seed_that_diverges_is_named(tmp_path, capfd):
-    argv = ["--method=fedavg", *DATA, *FEW, *PLAIN, "--rounds=30", "--local.schedule=exponential",
-            "--local.decay=1e6", "--evaluation.every=30"]  # fmt: skip
+    argv = [
+        "--method=fedavg",
+        *DATA,
+        *FEW,
+        *PLAIN,
+        "--rounds=30",
+        "--local.schedule=exponential",
+        "--local.decay=1e6",
+        "--evaluation.every=30",
+    ]
     assert main.train([*argv, *PARALLEL, f"--out={tmp_path}"]) == 2
     line = capfd.readouterr().err.splitlines()[-1]
     assert line.startswith("error: seed 0, round ") and ", client " in line
@@ -261,9 +285,17 @@ def test_rounds_at_once_are_rounds(tiny, executor):
 
 
 def test_dispatches_change_nothing(tmp_path, monkeypatch):
-    argv = ["--method=scaffold", *DATA, *FEW, *PLAIN, "--rounds=15", "--evaluation.every=6",
-            "--execution.checkpoint_every=8", "--local.schedule=exponential",
-            "--local.decay=0.9"]  # fmt: skip
+    argv = [
+        "--method=scaffold",
+        *DATA,
+        *FEW,
+        *PLAIN,
+        "--rounds=15",
+        "--evaluation.every=6",
+        "--execution.checkpoint_every=8",
+        "--local.schedule=exponential",
+        "--local.decay=0.9",
+    ]
     seen = {}
 
     def counting(name):

@@ -105,8 +105,13 @@ def test_streamed_is_the_same_run(tmp_path, monkeypatch):
 @pytest.mark.parametrize("method", ["fedavg | ccvr(samples=5)", "scaffold"])
 @pytest.mark.parametrize("executor", ["scan", "vmap", "debug"])
 def test_streamed_methods(tmp_path, method, executor):
-    command = [f"--method={method}", *COMMAND[1:-3], "--rounds=2", "--evaluation.no-finetune",
-               f"--execution.executor={executor}"]  # fmt: skip
+    command = [
+        f"--method={method}",
+        *COMMAND[1:-3],
+        "--rounds=2",
+        "--evaluation.no-finetune",
+        f"--execution.executor={executor}",
+    ]
     rows = []
     for name, flags in (("device", ()), ("host", (STREAMED,))):
         assert main.train([*command, *flags, f"--out={tmp_path / name}"]) == 0
@@ -139,11 +144,23 @@ def test_memory_does_not_grow_with_the_dataset(tmp_path):
             np.lib.format.open_memmap(folder / f"{split}_x.npy", "w+", np.uint8, (n, side, side, 3))
             np.save(folder / f"{split}_y.npy", np.arange(n, dtype=np.int32) % 100)
         sizes.append(count * side * side * 3 / 1e6)
-        argv = ["--dataset=imagenet100", f"--data.side={side}", f"--data.dir={data}",
-                "--method=fedavg", "--model=mlp", "--rounds=2", "--data.partition=iid", STREAMED,
-                f"--federation.clients={clients}", "--federation.participants=10",
-                "--local.epochs=1", "--evaluation.no-personal", "--data.client_test=split",
-                "--evaluation.every=2", f"--out={tmp_path / 'out'}"]  # fmt: skip
+        argv = [
+            "--dataset=imagenet100",
+            f"--data.side={side}",
+            f"--data.dir={data}",
+            "--method=fedavg",
+            "--model=mlp",
+            "--rounds=2",
+            "--data.partition=iid",
+            STREAMED,
+            f"--federation.clients={clients}",
+            "--federation.participants=10",
+            "--local.epochs=1",
+            "--evaluation.no-personal",
+            "--data.client_test=split",
+            "--evaluation.every=2",
+            f"--out={tmp_path / 'out'}",
+        ]
         peaks.append(peak_of("run.py", *argv))
     assert sizes[1] - sizes[0] > 1000
     assert peaks[1] - peaks[0] < 250, (sizes, peaks)

@@ -16,10 +16,24 @@ from fedjax_nc.study.options import STUDIES, Options
 from fedjax_nc.study.tables import tables
 
 TRACKED = ("collapse", "spectrum", "alignment")
-COMMAND = ["--method=fedetf", *DATA, *FEW, *PLAIN, "--rounds=4", "--evaluation.every=2",
-           "--execution.checkpoint_every=2"]  # fmt: skip
-SMALL = ["--examples=60", "--few=20", "--clients=3", "--products=4", "--eigenvalues=2",
-         "--probes=3", "--grid=3"]  # fmt: skip
+COMMAND = [
+    "--method=fedetf",
+    *DATA,
+    *FEW,
+    *PLAIN,
+    "--rounds=4",
+    "--evaluation.every=2",
+    "--execution.checkpoint_every=2",
+]
+SMALL = [
+    "--examples=60",
+    "--few=20",
+    "--clients=3",
+    "--products=4",
+    "--eigenvalues=2",
+    "--probes=3",
+    "--grid=3",
+]
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +95,13 @@ def test_study_of_the_last_round_is_what_was_tracked(run):
 @pytest.mark.slow
 def test_tracking_is_the_same_beside_other_seeds_and_from_the_host(tmp_path):
     """Seeds with partitions of their own, client state and examples in host memory."""
-    command = ["--method=scaffold", *COMMAND[1:], "--data.seed=-1", "--track=collapse,alignment",
-               "--track_every=2"]  # fmt: skip
+    command = [
+        "--method=scaffold",
+        *COMMAND[1:],
+        "--data.seed=-1",
+        "--track=collapse,alignment",
+        "--track_every=2",
+    ]
     both = train(tmp_path / "both", [*command, "--seeds", "0", "1", "--seeds_parallel"])
     host = ["--execution.pool_mb=0", "--execution.client_state_mb=0"]
     alone = train(tmp_path / "alone", [*command, "--seed=1", *host])
@@ -197,9 +216,11 @@ def test_bad_flags_are_one_line(run, refused):
 
 @pytest.mark.parametrize(
     "method, study, reason",
-    [("local", "collapse", "shares no parameters"),
-     ("fedper", "relations", "keeps each client's head at home")],
-)  # fmt: skip
+    [
+        ("local", "collapse", "shares no parameters"),
+        ("fedper", "relations", "keeps each client's head at home"),
+    ],
+)
 def test_a_method_without_the_part_is_one_line(tmp_path, refused, method, study, reason, capfd):
     there = train(tmp_path, [f"--method={method}", *COMMAND[1:]])
     capfd.readouterr()
@@ -216,8 +237,9 @@ def test_targets_and_labels(run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "copy")
     assert list(studies.labels([run])) == ["fedetf"]
     assert list(studies.labels([run, copy])) == [str(run), str(copy)]
-    (copy / "config.yaml").write_text((copy / "config.yaml").read_text().replace(
-        "\nseed: 0", "\nseed: 7"))  # fmt: skip
+    (copy / "config.yaml").write_text(
+        (copy / "config.yaml").read_text().replace("\nseed: 0", "\nseed: 7")
+    )
     assert list(studies.labels([run, copy])) == ["fedetf, seed 0", "fedetf, seed 7"]
 
 

@@ -54,13 +54,25 @@ def test_these_train_alike(x64, tiny, one, other):
     same(a, b, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("spec", [
-    "fedetf(projector=False)", "fedetf(learn_scale=False)", "fedetf(dim=3)", "fedetf(dim=9)",
-    "fedblade(decorr='feddecorr')", "fedblade(feature_alignment=False)",
-    "fedblade(distribution_factor=False)", "fedblade(projector_alignment=False)",
-    "feddw(rule='code', decay=True)", "feddw(form='linear')", "fedgela(form='feddr')",
-    "fedalign(cut=False)", "fedalign(relative=False)", "stochdepth(last=0.2, rule='paper')",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "fedetf(projector=False)",
+        "fedetf(learn_scale=False)",
+        "fedetf(dim=3)",
+        "fedetf(dim=9)",
+        "fedblade(decorr='feddecorr')",
+        "fedblade(feature_alignment=False)",
+        "fedblade(distribution_factor=False)",
+        "fedblade(projector_alignment=False)",
+        "feddw(rule='code', decay=True)",
+        "feddw(form='linear')",
+        "fedgela(form='feddr')",
+        "fedalign(cut=False)",
+        "fedalign(relative=False)",
+        "stochdepth(last=0.2, rule='paper')",
+    ],
+)
 def test_variants_differ_and_stay_finite(tiny, spec):
     """Three rounds with an empty client, one of a single example, and classes nobody shows."""
     name = spec.split("(")[0]
@@ -82,10 +94,13 @@ def outputs_of(t, weights, client):
     return out, np.asarray(batch.y)
 
 
-@pytest.mark.parametrize("spec, name, of", [
-    ("fedblade", "prototypes", lambda out: out.features),
-    ("feddw", "soft_labels", lambda out: jax.nn.softmax(out.logits)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "spec, name, of",
+    [
+        ("fedblade", "prototypes", lambda out: out.features),
+        ("feddw", "soft_labels", lambda out: jax.nn.softmax(out.logits)),
+    ],
+)
 def test_class_means_are_those_of_the_new_local_model(x64, tiny, spec, name, of):
     t = only(tiny(spec, norm="none"), LARGEST)
     state, _ = t.run(1)
@@ -178,8 +193,9 @@ def test_narrow_network_is_the_wide_one_with_channels_off(x64, projection):
         return p * keep
 
     zeroed = jax.tree_util.tree_map_with_path(off, weights.params["body"])
-    wide, _ = model.apply(weights._replace(params={**weights.params, "body": zeroed}), x,
-                          train=True)  # fmt: skip
+    wide, _ = model.apply(
+        weights._replace(params={**weights.params, "body": zeroed}), x, train=True
+    )
     np.testing.assert_allclose(half.logits, wide.logits, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(
         half.blocks[-1], wide.blocks[-1][..., : half.blocks[-1].shape[-1]], atol=1e-12
@@ -211,8 +227,9 @@ def test_fedaligns_gradient_reaches_the_first_channels_of_the_last_stage_only(x6
 
 def test_left_out_blocks_pass_the_shortcut_and_keep_their_statistics(x64):
     def model(keep):
-        return from_body(ResNet((1, 1, 1), "running", "native", survival=keep), (8, 8, 3), 4,
-                         HeadSpec())  # fmt: skip
+        return from_body(
+            ResNet((1, 1, 1), "running", "native", survival=keep), (8, 8, 3), 4, HeadSpec()
+        )
 
     whole, never = model(()), model((1.0, 1e-9, 1.0))
     weights = whole.init(jax.random.key(0))
@@ -227,14 +244,16 @@ def test_left_out_blocks_pass_the_shortcut_and_keep_their_statistics(x64):
 
 
 def test_tests_expect_the_mean_block(x64):
-    half = from_body(ResNet((1, 1, 1), "running", "native", survival=(0.5, 1.0, 1.0)), (8, 8, 3), 4,
-                     HeadSpec())  # fmt: skip
+    half = from_body(
+        ResNet((1, 1, 1), "running", "native", survival=(0.5, 1.0, 1.0)), (8, 8, 3), 4, HeadSpec()
+    )
     whole = from_body(ResNet((1, 1, 1), "running", "native"), (8, 8, 3), 4, HeadSpec())
     weights = whole.init(jax.random.key(0))
     x = jax.random.normal(jax.random.key(1), (3, 8, 8, 3))
     a, b = (m.apply(weights, x, train=False)[0].blocks[0] for m in (half, whole))
-    seen = [half.apply(weights, x, train=True, key=jax.random.key(i))[0].blocks[0]
-            for i in range(8)]  # fmt: skip
+    seen = [
+        half.apply(weights, x, train=True, key=jax.random.key(i))[0].blocks[0] for i in range(8)
+    ]
     assert differ(a, b) and len({float(jnp.sum(s)) for s in seen}) == 2  # dropped or not
 
 
@@ -253,7 +272,11 @@ def test_mixup_mixes_real_rows_only():
 def test_distinct_widths():
     widths, shares = forward.distinct_widths((16, 32, 64), 0.8)
     assert [[narrow(c, w) for c in (16, 32, 64)] for w in widths] == [
-        [16, 24, 48], [16, 24, 56], [16, 32, 56], [16, 32, 64]]  # fmt: skip
+        [16, 24, 48],
+        [16, 24, 56],
+        [16, 32, 56],
+        [16, 32, 64],
+    ]
     assert sum(shares) == pytest.approx(1) and min(shares) > 0
 
 
@@ -281,15 +304,33 @@ def test_synergy_trains_on_digits(spec):
 
 
 ON_CIFAR = {
-    "cnn": ("fedetf", "fedetf(finetune='code')", "fedetf(projector=False)", "fedetf(dim=9)",
-            "fedetf(balanced=False, learn_scale=False)", "feddr_plus", "feddr_plus(finetune='dr')",
-            "feddw", "feddw(rule='code', decay=True)", "feddw(form='linear')", "fedblade",
-            "fedblade(decorr='feddecorr')", "fedblade(decorr='none')",
-            "fedblade(gamma=0.0)", "fedblade(feature_alignment=False)",
-            "fedblade(distribution_factor=False)", "fedblade(projector_alignment=False)"),
-    "resnet8": ("fedalign", "fedalign(cut=False, relative=False)", "stochdepth", "mixup",
-                "gradaug(subnets=1, min_width=0.9)"),
-}  # fmt: skip
+    "cnn": (
+        "fedetf",
+        "fedetf(finetune='code')",
+        "fedetf(projector=False)",
+        "fedetf(dim=9)",
+        "fedetf(balanced=False, learn_scale=False)",
+        "feddr_plus",
+        "feddr_plus(finetune='dr')",
+        "feddw",
+        "feddw(rule='code', decay=True)",
+        "feddw(form='linear')",
+        "fedblade",
+        "fedblade(decorr='feddecorr')",
+        "fedblade(decorr='none')",
+        "fedblade(gamma=0.0)",
+        "fedblade(feature_alignment=False)",
+        "fedblade(distribution_factor=False)",
+        "fedblade(projector_alignment=False)",
+    ),
+    "resnet8": (
+        "fedalign",
+        "fedalign(cut=False, relative=False)",
+        "stochdepth",
+        "mixup",
+        "gradaug(subnets=1, min_width=0.9)",
+    ),
+}
 
 
 @pytest.mark.slow
@@ -299,17 +340,29 @@ def test_systems_train_on_cifar10(model, spec):
         datasets.load("cifar10", None)
     except UserError as error:
         pytest.skip(str(error))
-    argv = [f"--method={spec}", "--dataset=cifar10", f"--model={model}", "--data.limit=2000",
-            "--federation.clients=8", "--federation.participants=2",
-            "--local.epochs=1"]  # fmt: skip
+    argv = [
+        f"--method={spec}",
+        "--dataset=cifar10",
+        f"--model={model}",
+        "--data.limit=2000",
+        "--federation.clients=8",
+        "--federation.participants=2",
+        "--local.epochs=1",
+    ]
     assert np.all(np.isfinite(two_rounds(argv)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", ["fedetf(cycles=2)", "feddr_plus"])
 def test_fine_tuning_helps_on_digits(tmp_path, spec):
-    argv = [f"--method={spec}", *SMALL, "--rounds=3", "--data.partition=dirichlet",
-            "--data.alpha=0.1", "--evaluation.finetune"]  # fmt: skip
+    argv = [
+        f"--method={spec}",
+        *SMALL,
+        "--rounds=3",
+        "--data.partition=dirichlet",
+        "--data.alpha=0.1",
+        "--evaluation.finetune",
+    ]
     summary = json.loads((train(tmp_path, argv) / "summary.json").read_text())
     assert summary["finetuned_accuracy"] > summary["client_accuracy"]
 

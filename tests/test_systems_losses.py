@@ -138,8 +138,10 @@ def test_fedalign_slimmable(x64):
     table = [[types.divisible(float(c * w)) for w in g["widths"]] for c in g["channels"]]
     np.testing.assert_array_equal(table, g["make_divisible_table"])
     x = jnp.moveaxis(g["x"], 1, -1)
-    params = {"Conv_0": {"kernel": jnp.transpose(g["conv_w"], (2, 3, 1, 0))},
-              "Norm_0": {"scale": g["bn_w"], "bias": g["bn_b"]}}  # fmt: skip
+    params = {
+        "Conv_0": {"kernel": jnp.transpose(g["conv_w"], (2, 3, 1, 0))},
+        "Norm_0": {"scale": g["bn_w"], "bias": g["bn_b"]},
+    }
     for width in (0.25, 0.8, 1.0):
         part = x[..., : types.narrow(16, width)]
         assert part.shape[-1] == g[f"cin_{width}"]
@@ -169,8 +171,9 @@ def test_gradaug(x64):
     def net(params, x, width):
         kernel, w, b = params
         n = types.narrow(16, float(width))
-        y = jax.lax.conv_general_dilated(x, kernel[..., :n], (1, 1), "SAME",
-                                         dimension_numbers=("NHWC", "HWIO", "NHWC"))  # fmt: skip
+        y = jax.lax.conv_general_dilated(
+            x, kernel[..., :n], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
         return jnp.mean(jax.nn.relu(y), (1, 2)) @ w[:, :n].T + b
 
     def loss(params):
@@ -231,8 +234,11 @@ NUMPYS = {
         np_projector_alignment,
     ),
     "feature_alignment": (
-        lambda z: jnp.sum(losses.prototype_contrast(
-            z, J(LABELS), J(PROTOTYPES), J(SEEN), losses.log_prior(J(COUNTS)), 0.1)),
+        lambda z: jnp.sum(
+            losses.prototype_contrast(
+                z, J(LABELS), J(PROTOTYPES), J(SEEN), losses.log_prior(J(COUNTS)), 0.1
+            )
+        ),
         lambda z: np_feature_alignment(z).sum(),
     ),
     "spherefed": (
@@ -245,15 +251,22 @@ NUMPYS = {
     ),
     "kd": (
         lambda z: jnp.sum(losses.kd(z, J(Z[::-1].copy()), 3.0)),
-        lambda z: 9 * np.sum(scipy.special.rel_entr(scipy.special.softmax(Z[::-1] / 3, 1),
-                                                    scipy.special.softmax(z / 3, 1))),
+        lambda z: (
+            9
+            * np.sum(
+                scipy.special.rel_entr(
+                    scipy.special.softmax(Z[::-1] / 3, 1), scipy.special.softmax(z / 3, 1)
+                )
+            )
+        ),
     ),
     "soft_label_kl": (
         lambda z: jnp.sum(losses.soft_label_kl(z, jax.nn.softmax(J(Z[::-1].copy())))),
-        lambda z: np.sum(scipy.special.rel_entr(scipy.special.softmax(Z[::-1], 1),
-                                                scipy.special.softmax(z, 1))),
+        lambda z: np.sum(
+            scipy.special.rel_entr(scipy.special.softmax(Z[::-1], 1), scipy.special.softmax(z, 1))
+        ),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", NUMPYS)
@@ -275,8 +288,10 @@ def test_equals_numpy_in_value_and_gradient(x64, name):
 def test_log_det_by_samples_equals_by_features(x64, shape, kept):
     """Value and gradient of the B x B form are those of the paper's d x d form, padded or not."""
     z, mask = J(np.random.RandomState(1).randn(*shape)), jnp.arange(shape[0]) < kept
-    results = [jax.value_and_grad(lambda z, s=s: losses.log_det(z, mask, side=s))(z)
-               for s in ("features", "samples", "smaller")]  # fmt: skip
+    results = [
+        jax.value_and_grad(lambda z, s=s: losses.log_det(z, mask, side=s))(z)
+        for s in ("features", "samples", "smaller")
+    ]
     for value, grad in results[1:]:
         np.testing.assert_allclose(value, results[0][0], rtol=1e-9)
         np.testing.assert_allclose(grad, results[0][1], rtol=1e-6, atol=1e-8)

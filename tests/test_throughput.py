@@ -59,10 +59,12 @@ def resnet20_b():
 
 @pytest.mark.parametrize(
     "model, norm, forward, first",
-    [("mlp", "default", 3072 * 200 + 200 * 128 + 1280, 3072 * 200),
-     ("fedavg_cnn", "default", CONV_1 + CONV_2 + DENSE, CONV_1),
-     ("resnet20_b", "group", *resnet20_b())],
-)  # fmt: skip
+    [
+        ("mlp", "default", 3072 * 200 + 200 * 128 + 1280, 3072 * 200),
+        ("fedavg_cnn", "default", CONV_1 + CONV_2 + DENSE, CONV_1),
+        ("resnet20_b", "group", *resnet20_b()),
+    ],
+)
 def test_nominal_flops(model, norm, forward, first):
     """Forward and two gradients, two operations each; the images' gradient is not computed."""
     w = Workload(model=model, norm=norm, clients=3, participants=2, images=100)
@@ -104,8 +106,10 @@ def test_summary_leaves_out_warm_up_and_slow_variants():
 
 
 def test_report_has_every_table(tmp_path):
-    rows = [race.summary(contestant(name, 9.0, 2.0, s), 2e11, 200.0) | {"ratio": s / 2}
-            for name, s in (("ours", 2.0), ("torch", 3.06))]  # fmt: skip
+    rows = [
+        race.summary(contestant(name, 9.0, 2.0, s), 2e11, 200.0) | {"ratio": s / 2}
+        for name, s in (("ours", 2.0), ("torch", 3.06))
+    ]
     about = {"cpu": "c", "cores": 2, "memory_gb": 3, "versions": {"jax": "0"}}
     result = {"machine": about, "command": "python x", "date": "d", "rows": rows}
     start = {"command": "run", "cold_seconds": 9.0, "warm_seconds": 5.0}
@@ -125,8 +129,13 @@ def test_report_writes_its_page(tmp_path, monkeypatch):
     case = {"steps": [2, 1], "seconds": 1.1, "equal_seconds": 1.0, "ratio": 1.1}
     whole = {"command": "python y", "seconds": 3.0, "one_seconds": 2.0, "ratio": 1.5}
     seeds = {"model": "cnn", "seconds": 2.0, "one_seconds": 1.0, "ratio": 2.0, "command": whole}
-    result = {"machine": about, "command": "python x", "date": "d", "seeds": seeds,
-              "unequal": {"model": "cnn", "cases": {"two": case}}}  # fmt: skip
+    result = {
+        "machine": about,
+        "command": "python x",
+        "date": "d",
+        "seeds": seeds,
+        "unequal": {"model": "cnn", "cases": {"two": case}},
+    }
     (tmp_path / "other.json").write_text(json.dumps(result))
     (tmp_path / "broken.json").write_text("{}")  # not a result
     assert report.main() == 0
@@ -191,9 +200,27 @@ def test_bad_input():
 @pytest.mark.slow
 def test_tiny_run_writes_all_fields(tmp_path):
     path = tmp_path / "tiny.json"
-    done = run_benchmark("--models", "mlp", "--clients", "3", "--participants", "2", "--images",
-                         "8", "--batch_size", "4", "--rounds", "1", "--json", str(path),
-                         "--methods", "fedavg", "fedetf", "--against", "fedjax")  # fmt: skip
+    done = run_benchmark(
+        "--models",
+        "mlp",
+        "--clients",
+        "3",
+        "--participants",
+        "2",
+        "--images",
+        "8",
+        "--batch_size",
+        "4",
+        "--rounds",
+        "1",
+        "--json",
+        str(path),
+        "--methods",
+        "fedavg",
+        "fedetf",
+        "--against",
+        "fedjax",
+    )
     assert done.returncode == 0, done.stderr
     assert "fedjax is left out for" in done.stderr and path.with_suffix(".png").exists()
     result = json.loads(path.read_text())
@@ -202,9 +229,19 @@ def test_tiny_run_writes_all_fields(tmp_path):
     assert result["machine"]["peak"]["by"] in ("numpy", "jax")
     assert [row["workload"]["method"] for row in result["rows"]] == ["fedavg", "fedetf"]
     for row in result["rows"]:
-        for field in ("compile_seconds", "seconds", "seconds_min", "seconds_max", "gflops",
-                      "clients_per_second", "images_per_second", "percent_of_peak",
-                      "peak_memory_mb", "flops_per_round", "parameters"):  # fmt: skip
+        for field in (
+            "compile_seconds",
+            "seconds",
+            "seconds_min",
+            "seconds_max",
+            "gflops",
+            "clients_per_second",
+            "images_per_second",
+            "percent_of_peak",
+            "peak_memory_mb",
+            "flops_per_round",
+            "parameters",
+        ):
             assert row[field] > 0, field
         assert row["ratio"] == 1.0 and row["rounds"] == 1
 

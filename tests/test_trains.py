@@ -76,12 +76,22 @@ def test_trains_two_rounds(name, monkeypatch):
     monkeypatch.setattr(base, "from_body", from_vectors)
     dataset = "digits" if MODELS[name].takes((8, 8, 1)) else "mnist5k"
     for method in METHODS:
-        made = assemble.prepare(flags.parse([
-            f"--method={method}", f"--model={name}", f"--dataset={dataset}",
-            "--data.partition=iid", "--data.limit=16", "--federation.clients=2",
-            "--federation.participants=2", "--local.epochs=1", "--local.batch_size=4",
-            "--execution.executor=scan",
-        ]).configs[0])  # fmt: skip
+        made = assemble.prepare(
+            flags.parse(
+                [
+                    f"--method={method}",
+                    f"--model={name}",
+                    f"--dataset={dataset}",
+                    "--data.partition=iid",
+                    "--data.limit=16",
+                    "--federation.clients=2",
+                    "--federation.participants=2",
+                    "--local.epochs=1",
+                    "--local.batch_size=4",
+                    "--execution.executor=scan",
+                ]
+            ).configs[0]
+        )
         with jax.disable_jit():
             state, _ = assemble.first_state(made)
         start, round_fn = plain(state.weights), make_round(made.task, made.executor)

@@ -56,10 +56,11 @@ def main() -> None:
         fedjax.InMemoryFederatedData(data), w.participants, seed=0
     )
     algorithm = fed_avg.federated_averaging(
-        fedjax.model_grad(model), fedjax.optimizers.sgd(w.lr, w.momentum),
+        fedjax.model_grad(model),
+        fedjax.optimizers.sgd(w.lr, w.momentum),
         fedjax.optimizers.sgd(1.0),
         fedjax.ShuffleRepeatBatchHParams(batch_size=w.batch_size, num_epochs=w.epochs),
-    )  # fmt: skip
+    )
     state = algorithm.init(model.init(jax.random.PRNGKey(0)))
     turns.ready(
         parameters=sum(p.size for p in jax.tree.leaves(state.params)),

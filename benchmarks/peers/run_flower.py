@@ -46,8 +46,11 @@ def main() -> None:
     def run(grid, context):
         model = torch_models.make(w.model, w.norm)
         strategy = TakingTurns(
-            fraction_train=w.participants / w.clients, min_train_nodes=w.participants,
-            fraction_evaluate=0.0, min_available_nodes=w.clients)  # fmt: skip
+            fraction_train=w.participants / w.clients,
+            min_train_nodes=w.participants,
+            fraction_evaluate=0.0,
+            min_available_nodes=w.clients,
+        )
         strategy.turns = turns
         turns.ready(
             parameters=sum(p.numel() for p in model.parameters()),
@@ -64,8 +67,10 @@ def main() -> None:
         del images, labels
         os.environ[flower_client.DATA] = directory
         os.environ[flower_client.WORK] = workload.encode(w)
-        backend = {"client_resources": {"num_cpus": 1, "num_gpus": 0},
-                   "init_args": {"num_cpus": workers, "include_dashboard": False}}  # fmt: skip
+        backend = {
+            "client_resources": {"num_cpus": 1, "num_gpus": 0},
+            "init_args": {"num_cpus": workers, "include_dashboard": False},
+        }
         run_simulation(server, flower_client.app, w.clients, backend_config=backend)
 
 

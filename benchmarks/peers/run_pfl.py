@@ -91,15 +91,19 @@ def main() -> None:
     )
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
-            central_num_iterations=turns.rounds, evaluation_frequency=10**6,
-            train_cohort_size=w.participants, val_cohort_size=0),
+            central_num_iterations=turns.rounds,
+            evaluation_frequency=10**6,
+            train_cohort_size=w.participants,
+            val_cohort_size=0,
+        ),
         backend=SimulatedBackend(users, users, postprocessors=[WeightByDatapoints()]),
         model=model,
         model_train_params=NNTrainHyperParams(
-            local_num_epochs=w.epochs, local_learning_rate=w.lr, local_batch_size=w.batch_size),
+            local_num_epochs=w.epochs, local_learning_rate=w.lr, local_batch_size=w.batch_size
+        ),
         model_eval_params=NNEvalHyperParams(local_batch_size=w.images),
         callbacks=[TakeTurns(turns)],
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -9,14 +9,29 @@ from torch import nn
 def make(name: str, norm: str = "default", pool_first: bool = False) -> nn.Module:
     """The network for 32x32x3 images and 10 classes; `norm` is `group`, or BatchNorm."""
     if name == "mlp":
-        return nn.Sequential(nn.Flatten(), nn.Linear(3072, 200), nn.ReLU(), nn.Linear(200, 128),
-                             nn.ReLU(), nn.Linear(128, 10))  # fmt: skip
+        return nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(3072, 200),
+            nn.ReLU(),
+            nn.Linear(200, 128),
+            nn.ReLU(),
+            nn.Linear(128, 10),
+        )
     if name == "cnn":  # FedDW's: the feature layer is linear
-        return nn.Sequential(*_two_convolutions(6, 16, pool_first), nn.Linear(400, 256), nn.ReLU(),
-                             nn.Linear(256, 128), nn.Linear(128, 10))  # fmt: skip
+        return nn.Sequential(
+            *_two_convolutions(6, 16, pool_first),
+            nn.Linear(400, 256),
+            nn.ReLU(),
+            nn.Linear(256, 128),
+            nn.Linear(128, 10),
+        )
     if name == "fedavg_cnn":
-        return nn.Sequential(*_two_convolutions(32, 64, pool_first), nn.Linear(1600, 512),
-                             nn.ReLU(), nn.Linear(512, 10))  # fmt: skip
+        return nn.Sequential(
+            *_two_convolutions(32, 64, pool_first),
+            nn.Linear(1600, 512),
+            nn.ReLU(),
+            nn.Linear(512, 10),
+        )
     return ResNet20(norm, projection=name == "resnet20_b")
 
 
@@ -41,10 +56,12 @@ class Block(nn.Module):
         super().__init__()
         self.stride, self.extra = stride, outputs - inputs
         self.body = nn.Sequential(
-            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), _normalise(norm, outputs),
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            _normalise(norm, outputs),
             nn.ReLU(inplace=True),
-            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), _normalise(norm, outputs),
-        )  # fmt: skip
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+            _normalise(norm, outputs),
+        )
         self.shortcut = None
         if projection and inputs != outputs:
             conv = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
@@ -57,8 +74,9 @@ class Block(nn.Module):
             x = self.shortcut(x)
         elif self.extra:
             half = self.extra // 2
-            x = F.pad(x[:, :, :: self.stride, :: self.stride],
-                      (0, 0, 0, 0, half, self.extra - half))  # fmt: skip
+            x = F.pad(
+                x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, half, self.extra - half)
+            )
         return F.relu(x + y, inplace=True)
 
 
@@ -68,8 +86,11 @@ class ResNet20(nn.Module):
     def __init__(self, norm: str, projection: bool) -> None:
         """Build the layers."""
         super().__init__()
-        layers = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), _normalise(norm, 16),
-                  nn.ReLU(inplace=True)]  # fmt: skip
+        layers = [
+            nn.Conv2d(3, 16, 3, 1, 1, bias=False),
+            _normalise(norm, 16),
+            nn.ReLU(inplace=True),
+        ]
         inputs = 16
         for channels in (16, 32, 64):
             for i in range(3):

@@ -21,11 +21,15 @@ class Alignment(NamedTuple):
 
 
 def alignment(
-    local_features: Float[Array, "n d"], global_features: Float[Array, "n d"],
-    local_projected: Float[Array, "n p"], global_projected: Float[Array, "n p"],
-    vectors: Float[Array, "c p"], y: Int[Array, " n"], mask: Bool[Array, " n"],
+    local_features: Float[Array, "n d"],
+    global_features: Float[Array, "n d"],
+    local_projected: Float[Array, "n p"],
+    global_projected: Float[Array, "n p"],
+    vectors: Float[Array, "c p"],
+    y: Int[Array, " n"],
+    mask: Bool[Array, " n"],
     observed: Bool[Array, " c"],
-) -> Alignment:  # fmt: skip
+) -> Alignment:
     """How well features point to their class vectors, and how far training moved them.
 
     FedDr+ has no projector (sections 3.1 and 3.3). With one, cosines are taken after it, where the

@@ -32,9 +32,12 @@ def class_means(
 
 
 def collapse(
-    features: Float[Array, "n d"], logits: Float[Array, "n c"], y: Int[Array, " n"],
-    mask: Bool[Array, " n"], vectors: Float[Array, "c d"],
-) -> Collapse:  # fmt: skip
+    features: Float[Array, "n d"],
+    logits: Float[Array, "n c"],
+    y: Int[Array, " n"],
+    mask: Bool[Array, " n"],
+    vectors: Float[Array, "c d"],
+) -> Collapse:
     """The measures of neural collapse of one model.
 
     S_W, S_B and the centre are means over the classes seen, each of equal weight (FedBlade's mu_G),

@@ -51,9 +51,13 @@ def rademacher(point: PyTree, key: Key[Array, ""], numbers: Int[Array, " m"]) ->
 
 
 def probe(
-    hessian: Hessian, key: Key[Array, ""], *, probes: int = 100, chunk: int = 10,
+    hessian: Hessian,
+    key: Key[Array, ""],
+    *,
+    probes: int = 100,
+    chunk: int = 10,
     progress: Progress = lambda done, total: None,
-) -> Samples:  # fmt: skip
+) -> Samples:
     """Hutchinson's probes: all of a trace's and a diagonal's estimate. Models share the probes.
 
     A `chunk` at once shares passes over the data; the samples are the same for any.
@@ -104,9 +108,14 @@ def trace(samples: Samples, tol: float | None = None) -> Trace:
 
 
 def power_iteration(
-    hessian: Hessian, key: Key[Array, ""], *, count: int = 1, tol: float = 1e-3,
-    iterations: int = 100, progress: Progress = lambda done, total: None,
-) -> Eigen:  # fmt: skip
+    hessian: Hessian,
+    key: Key[Array, ""],
+    *,
+    count: int = 1,
+    tol: float = 1e-3,
+    iterations: int = 100,
+    progress: Progress = lambda done, total: None,
+) -> Eigen:
     """Eigenvalues of largest magnitude, with their signs, as PyHessian finds them.
 
     From a normal vector; stops at a relative change below `tol`, with the value before it. An error

@@ -60,9 +60,12 @@ class Hessian:
 
 
 def make_hessian(
-    model: Model, batches: Callable[..., Batch], executor: Executor, batch_size: int,
+    model: Model,
+    batches: Callable[..., Batch],
+    executor: Executor,
+    batch_size: int,
     groups: tuple[str, ...],
-) -> Callable[..., Hessian]:  # fmt: skip
+) -> Callable[..., Hessian]:
     """The function (weights, pool, numbers, several=False) -> Hessian.
 
     Whatever is computed of the Hessians it gives is compiled once for each number of examples.

@@ -37,9 +37,13 @@ class Ritz(NamedTuple):
 
 
 def lanczos(
-    hessian: Hessian, key: Key[Array, ""], *, starts: int, products: int,
+    hessian: Hessian,
+    key: Key[Array, ""],
+    *,
+    starts: int,
+    products: int,
     progress: Progress | None = None,
-) -> Ritz:  # fmt: skip
+) -> Ritz:
     """So many products from each start, a vector of random signs: the probes of `curvature.probe`.
 
     All starts go in step and share the passes over the data. `progress` is called out of the
@@ -108,9 +112,14 @@ def _ritz(diagonal, beside, last, resolution):
 
 
 def top(
-    hessian: Hessian, key: Key[Array, ""], *, count: int = 1, products: int = 30,
-    by: Literal["magnitude", "value"] = "magnitude", progress: Progress | None = None,
-) -> Eigen:  # fmt: skip
+    hessian: Hessian,
+    key: Key[Array, ""],
+    *,
+    count: int = 1,
+    products: int = 30,
+    by: Literal["magnitude", "value"] = "magnitude",
+    progress: Progress | None = None,
+) -> Eigen:
     """The eigenvalues of largest magnitude, or of largest value, and their unit eigenvectors."""
     ritz = lanczos(hessian, key, starts=1, products=products, progress=progress)
     return extreme(ritz, count=count, by=by)
@@ -142,9 +151,15 @@ def _combine(basis: PyTree, coordinates) -> PyTree:
 
 
 def density(
-    hessian: Hessian, key: Key[Array, ""], *, probes: int = 8, products: int = 60,
-    points: int = 1000, width: float = 0.01, progress: Progress | None = None,
-) -> Density:  # fmt: skip
+    hessian: Hessian,
+    key: Key[Array, ""],
+    *,
+    probes: int = 8,
+    products: int = 60,
+    points: int = 1000,
+    width: float = 0.01,
+    progress: Progress | None = None,
+) -> Density:
     """Stochastic Lanczos quadrature: every Ritz value a bell curve of its weight.
 
     Args:

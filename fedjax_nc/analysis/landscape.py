@@ -28,8 +28,10 @@ def at(plane: Plane, x: Any, y: Any) -> Weights:
     """The model there; statistics stay the origin's."""
     moved = jax.tree.map(
         lambda o, a, b: o + x * a + y * b,
-        tree.pick(plane.origin.params, tuple(plane.first)), plane.first, plane.second,
-    )  # fmt: skip
+        tree.pick(plane.origin.params, tuple(plane.first)),
+        plane.first,
+        plane.second,
+    )
     return plane.origin._replace(params={**plane.origin.params, **moved})
 
 
@@ -107,9 +109,12 @@ def make_surface(task: Task, executor: Executor) -> Callable[..., Float[Array, "
 
 
 def surface(
-    fn: Callable[[Float[Array, "m 2"]], Float[Array, " m"]], xs: np.ndarray, ys: np.ndarray,
-    at_once: int, progress: Callable[[int, int], None],
-) -> np.ndarray:  # fmt: skip
+    fn: Callable[[Float[Array, "m 2"]], Float[Array, " m"]],
+    xs: np.ndarray,
+    ys: np.ndarray,
+    at_once: int,
+    progress: Callable[[int, int], None],
+) -> np.ndarray:
     """Heights over the grid, [y, x], some points at a time so that progress shows."""
     points = np.stack(np.meshgrid(xs, ys), -1).reshape(-1, 2)
     found = []

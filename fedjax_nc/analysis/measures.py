@@ -36,8 +36,14 @@ def alignment_of(
 
     def one(local: Seen, vectors: Array, observed: Array) -> alignment.Alignment:
         return alignment.alignment(
-            local.features, seen.features, local.projected, seen.projected, vectors, seen.y,
-            seen.mask, observed,
-        )  # fmt: skip
+            local.features,
+            seen.features,
+            local.projected,
+            seen.projected,
+            vectors,
+            seen.y,
+            seen.mask,
+            observed,
+        )
 
     return jax.vmap(one)(local, vectors, observed)

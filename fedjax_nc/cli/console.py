@@ -37,9 +37,15 @@ class Progressing:
         self.start_time = self.printed = time.monotonic()
         self.accuracy = ""
         self.bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"),
-            TimeElapsedColumn(), TextColumn("eta"), TimeRemainingColumn(),
-            console=self.console, disable=not self.console.is_terminal)  # fmt: skip
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeElapsedColumn(),
+            TextColumn("eta"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
         self.job: Any = None
 
     def __enter__(self) -> "Progressing":
@@ -111,9 +117,13 @@ def show_results(summaries: list[dict[str, Any]]) -> None:
         "seconds_per_round": "s/round", "compile_seconds": "compile",
     }  # fmt: skip
     head = summaries[0]
-    table = Table(title=f"{head['method']} on {head['dataset']}, {head['model']}, "
-                        f"{head['rounds']} rounds ({head['protocol']})",
-                  box=box.SIMPLE_HEAD, padding=0, pad_edge=False)  # fmt: skip
+    table = Table(
+        title=f"{head['method']} on {head['dataset']}, {head['model']}, "
+        f"{head['rounds']} rounds ({head['protocol']})",
+        box=box.SIMPLE_HEAD,
+        padding=0,
+        pad_edge=False,
+    )
     table.add_column("seed")
     shown = [k for k in columns if any(s.get(k) is not None for s in summaries)]
     for key in shown:
@@ -151,10 +161,13 @@ def show_list(what: str, dataset: str, messages: Callable[[], dict[str, Any]]) -
 
 
 def _methods(dataset: str, messages: dict[str, Any]) -> Table:
-    table = Table("method", "paper and venue, hyperparameters", "kB up",
-                  title=f"Methods by family (upload per client and round on {dataset})",
-                  caption="with the protocol's model or, *, resnet8; more: docs/methods.md",
-                  )  # fmt: skip
+    table = Table(
+        "method",
+        "paper and venue, hyperparameters",
+        "kB up",
+        title=f"Methods by family (upload per client and round on {dataset})",
+        caption="with the protocol's model or, *, resnet8; more: docs/methods.md",
+    )
     table.columns[0].no_wrap = True
     family = ""
     for entry in sorted(catalogue.bases().values(), key=lambda entry: entry.family):
@@ -177,9 +190,14 @@ def _regularisers() -> Table:
 
 
 def _models() -> Table:
-    table = Table("model", "what; norm, least pixels, who publishes the size", "M param", "MFLOPs",
-                  title="Models (sizes for 32x32 colour images and ten classes)",
-                  caption="MFLOPs: millions of multiply-adds of a forward pass")  # fmt: skip
+    table = Table(
+        "model",
+        "what; norm, least pixels, who publishes the size",
+        "M param",
+        "MFLOPs",
+        title="Models (sizes for 32x32 colour images and ten classes)",
+        caption="MFLOPs: millions of multiply-adds of a forward pass",
+    )
     table.columns[0].no_wrap = True
     for spec in MODELS.values():
         text = f"{spec.summary}; {spec.norm}, {spec.min_size}, {spec.counted}"

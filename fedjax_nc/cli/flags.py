@@ -77,8 +77,10 @@ class _Session:
 def parse(argv: list[str], prog: str = "run.py") -> Command:
     """Flags to configurations, all checked as far as is possible without data."""
     default = RunConfig()
-    first = {name: _peek(argv, name, getattr(default, name))
-             for name in ("method", "dataset", "protocol")}  # fmt: skip
+    first = {
+        name: _peek(argv, name, getattr(default, name))
+        for name in ("method", "dataset", "protocol")
+    }
     if first["dataset"] not in DATASETS:
         raise unknown("dataset", first["dataset"], DATASETS)
     base = protocols.resolve(first["protocol"], first["dataset"], first["method"])
@@ -109,9 +111,17 @@ def parse(argv: list[str], prog: str = "run.py") -> Command:
     if session.track_every < 1:
         raise UserError(f"--track_every={session.track_every}: give a number above zero")
     configs = tuple(dataclasses.replace(run, seed=seed) for seed in seeds)
-    return Command(configs, session.seeds_parallel, session.out, session.overwrite,
-                   session.strict, session.dry_run, session.list,
-                   chosen(session.track, TRACKED, "--track"), session.track_every)  # fmt: skip
+    return Command(
+        configs,
+        session.seeds_parallel,
+        session.out,
+        session.overwrite,
+        session.strict,
+        session.dry_run,
+        session.list,
+        chosen(session.track, TRACKED, "--track"),
+        session.track_every,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,13 +142,19 @@ def parse_analysis(argv: list[str], prog: str = "analyse.py") -> Analysis:
     import tyro
 
     about = tyro.conf.arg(metavar="RUN_DIR ...", help="Run directories; several side by side.")
-    shape = dataclasses.make_dataclass("Analyse", [
-        ("runs", Annotated[tyro.conf.Positional[tuple[str, ...]], about]),
-        ("analysis", Annotated[Options, tyro.conf.arg(name="")], Options()),
-        ("files", Annotated[_Files, tyro.conf.arg(name="")], _Files()),
-    ], frozen=True)  # fmt: skip
-    shape.__doc__ = "Explain finished or running runs: numbers, figures and a report.\n\n" \
-        "Example: analyse.py runs/mnist5k-classes2/*/*/seed0 --only=collapse,spectrum"  # fmt: skip
+    shape = dataclasses.make_dataclass(
+        "Analyse",
+        [
+            ("runs", Annotated[tyro.conf.Positional[tuple[str, ...]], about]),
+            ("analysis", Annotated[Options, tyro.conf.arg(name="")], Options()),
+            ("files", Annotated[_Files, tyro.conf.arg(name="")], _Files()),
+        ],
+        frozen=True,
+    )
+    shape.__doc__ = (
+        "Explain finished or running runs: numbers, figures and a report.\n\n"
+        "Example: analyse.py runs/mnist5k-classes2/*/*/seed0 --only=collapse,spectrum"
+    )
     flags, rest = _read(lambda: tyro.cli(shape, args=argv, prog=prog, return_unknown_args=True))
     if rest:
         raise _unknown_flag(rest[0], (flags.analysis, flags.files))
@@ -159,17 +175,28 @@ def _tyro(argv, prog, base: RunConfig, hyper) -> tuple[Any, list[str]]:
     ]
     if hyper:
         words = catalogue.choices_of(base.method)
-        made = dataclasses.make_dataclass("Hyper", [
-            (k, Annotated[Literal[words[k]] if k in words else type(v), tyro.conf.arg(help=text)],
-             v) for k, (v, text) in hyper.items()
-        ], frozen=True)  # fmt: skip
+        made = dataclasses.make_dataclass(
+            "Hyper",
+            [
+                (
+                    k,
+                    Annotated[
+                        Literal[words[k]] if k in words else type(v), tyro.conf.arg(help=text)
+                    ],
+                    v,
+                )
+                for k, (v, text) in hyper.items()
+            ],
+            frozen=True,
+        )
         made.__doc__ = f"Hyperparameters of {base.method}."
         fields.append(("hp", made, made()))
     shape = dataclasses.make_dataclass("Flags", fields, frozen=True)
     shape.__doc__ = f"Train one federated method and leave a run directory.\n\n{_EPILOGUE}"
     default = shape(**{name: value for name, _, value in fields})
-    return _read(lambda: tyro.cli(
-        shape, args=argv, prog=prog, default=default, return_unknown_args=True))  # fmt: skip
+    return _read(
+        lambda: tyro.cli(shape, args=argv, prog=prog, default=default, return_unknown_args=True)
+    )
 
 
 def _read(parse: Callable[[], Any]) -> tuple[Any, list[str]]:

@@ -72,12 +72,19 @@ def analyse(argv: list[str]) -> int:
                     console.show_facts(f"{label}: the dense Hessian beside products", facts)
                 return 0
             found = {
-                label: studies.analyse(directory, asked.options, asked.data_dir, asked.overwrite,
-                                       partial(progress.step, label))
+                label: studies.analyse(
+                    directory,
+                    asked.options,
+                    asked.data_dir,
+                    asked.overwrite,
+                    partial(progress.step, label),
+                )
                 for label, directory in named.items()
-            }  # fmt: skip
-            pages = [studies.publish({label: found[label]}, {label: d}, d / "analysis")
-                     for label, d in named.items()]  # fmt: skip
+            }
+            pages = [
+                studies.publish({label: found[label]}, {label: d}, d / "analysis")
+                for label, d in named.items()
+            ]
             if len(named) > 1:
                 beside = Path(asked.to or Path(os.path.commonpath(directories)) / "analysis")
                 pages.append(studies.publish(found, named, beside))

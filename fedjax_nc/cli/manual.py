@@ -25,9 +25,15 @@ def markdown() -> str:
     for entry in bases.values():
         size, sections = sizes[entry.name], entry.sections
         mark = "" if size.model == "cnn" else "*"
-        cells = (f"[`{entry.name}`](#{entry.name})", entry.family, entry.venue, sections["Uploads"],
-                 f"{size.up / 1e3:.1f}{mark}", f"{size.down / 1e3:.1f}{mark}",
-                 sections["Paper"])  # fmt: skip
+        cells = (
+            f"[`{entry.name}`](#{entry.name})",
+            entry.family,
+            entry.venue,
+            sections["Uploads"],
+            f"{size.up / 1e3:.1f}{mark}",
+            f"{size.down / 1e3:.1f}{mark}",
+            sections["Paper"],
+        )
         lines.append(f"| {' | '.join(cells)} |")
     for entry in bases.values():
         lines += _page(entry)

@@ -49,17 +49,28 @@ DATASETS = {
             "prepare_data.py tiny_imagenet",
         ),
         DatasetSpec(
-            "imagenet100", 100, (224, 224, 3), 126689, 5000, *_IMAGENET,
-            "prepare_data.py imagenet100 --from PATH"
+            "imagenet100",
+            100,
+            (224, 224, 3),
+            126689,
+            5000,
+            *_IMAGENET,
+            "prepare_data.py imagenet100 --from PATH",
         ),
         DatasetSpec(
-            "imagenet200", 200, (224, 224, 3), 100000, 10000, *_IMAGENET,
-            "prepare_data.py imagenet200 --from PATH"
+            "imagenet200",
+            200,
+            (224, 224, 3),
+            100000,
+            10000,
+            *_IMAGENET,
+            "prepare_data.py imagenet200 --from PATH",
         ),
-        DatasetSpec("imdb_reviews", 2, (200,), 25000, 25000, (), (),
-                    "prepare_data.py imdb_reviews", 10_000),
+        DatasetSpec(
+            "imdb_reviews", 2, (200,), 25000, 25000, (), (), "prepare_data.py imdb_reviews", 10_000
+        ),
     )
-}  # fmt: skip
+}
 PICTURES = ("imagenet100", "imagenet200")  # read from a directory of ImageNet, at any size
 
 

@@ -81,8 +81,12 @@ def _from_tfds(spec: DatasetSpec, root: Path) -> Arrays:
         (_decode_text if spec.is_text else _decode)(spec, found, folder)
 
     again = f"delete {found.path}, then {prepared.remedy(name, root)}"
-    return _cached(f"{name}-{found.fingerprint}-{_DECODER}{sizes}", root, decode,
-                   f"{found.path} cannot be decoded ({{}}): {again}")  # fmt: skip
+    return _cached(
+        f"{name}-{found.fingerprint}-{_DECODER}{sizes}",
+        root,
+        decode,
+        f"{found.path} cannot be decoded ({{}}): {again}",
+    )
 
 
 def _from_pictures(spec: DatasetSpec, root: Path) -> Arrays:
@@ -98,8 +102,12 @@ def _from_pictures(spec: DatasetSpec, root: Path) -> Arrays:
         )
     found = imagenet.find(spec.name, root)
     key = f"{spec.name}-{imagenet.fingerprint(found)}-{_DECODER}-{side}"
-    return _cached(key, root, lambda folder: imagenet.decode(spec.name, found, side, folder),
-                   f"{root} cannot be decoded ({{}}): get that picture again")  # fmt: skip
+    return _cached(
+        key,
+        root,
+        lambda folder: imagenet.decode(spec.name, found, side, folder),
+        f"{root} cannot be decoded ({{}}): get that picture again",
+    )
 
 
 def _cached(key: str, root: Path, decode: Callable[[Path], None], broken: str) -> Arrays:

@@ -59,8 +59,11 @@ def find(name: str, folder: Path) -> dict[str, Pictures]:
 
 
 def _by_folder(folder: Path, ids: list[str]) -> dict[str, list[Path]]:
-    return {wnid: [folder / wnid / f for f in os.listdir(folder / wnid) if _is_jpeg(f)]
-            for wnid in ids if (folder / wnid).is_dir()}  # fmt: skip
+    return {
+        wnid: [folder / wnid / f for f in os.listdir(folder / wnid) if _is_jpeg(f)]
+        for wnid in ids
+        if (folder / wnid).is_dir()
+    }
 
 
 def _flat(folder: Path) -> dict[str, list[Path]]:
@@ -92,8 +95,11 @@ def decode(name: str, found: dict[str, Pictures], side: int, folder: Path) -> No
         header = {"descr": "|u1", "fortran_order": False, "shape": (len(files), side, side, 3)}
         with (folder / f"{split}_x.npy").open("wb") as out:
             np.lib.format.write_array_header_1_0(out, header)
-            bulks = track(_decoded(files, side), -(-len(files) // _AT_ONCE),
-                          f"decoding {name} {split} ({_AT_ONCE} pictures)")  # fmt: skip
+            bulks = track(
+                _decoded(files, side),
+                -(-len(files) // _AT_ONCE),
+                f"decoding {name} {split} ({_AT_ONCE} pictures)",
+            )
             for bulk in bulks:
                 out.write(bulk)
         np.save(folder / f"{split}_y.npy", np.asarray(labels, np.int32))

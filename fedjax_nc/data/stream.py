@@ -67,8 +67,12 @@ def on_device(data: FederatedData) -> Feed:
     """Everything is there already."""
     clients, official = (np.arange(t.index.shape[-2]) for t in (data.client_test, data.test))
     sizes = np.asarray(data.train.size).reshape(-1, len(clients)).sum(0)
-    return Feed(lambda groups, tests=False: itertools.repeat(data),
-                lambda: iter((Tests(data, clients, official),)), sizes, len(sizes))  # fmt: skip
+    return Feed(
+        lambda groups, tests=False: itertools.repeat(data),
+        lambda: iter((Tests(data, clients, official),)),
+        sizes,
+        len(sizes),
+    )
 
 
 def from_host(
@@ -137,9 +141,14 @@ def cut(
     First batches of all rows come first, so that every piece has work for all devices. Pieces have
     equally many rows; what fills them up has a number that no row has, and no examples.
     """
-    batches = np.array([(k, row, first) for k, t in enumerate(tables)
-                        for first in range(0, t.index.shape[1], batch_size)
-                        for row in np.flatnonzero(t.size > first)]).reshape(-1, 3)  # fmt: skip
+    batches = np.array(
+        [
+            (k, row, first)
+            for k, t in enumerate(tables)
+            for first in range(0, t.index.shape[1], batch_size)
+            for row in np.flatnonzero(t.size > first)
+        ]
+    ).reshape(-1, 3)
     counts = np.array([min(batch_size, tables[k].size[row] - at) for k, row, at in batches], int)
     piece = (np.cumsum(counts) - counts) // most
     pieces = [batches[piece == p] for p in range(int(piece.max(initial=0)) + 1)]
@@ -147,10 +156,12 @@ def cut(
     room = np.maximum(1, np.max([[len(r) for r in mine] for mine in rows], axis=0))
     for some, mine in zip(pieces, rows, strict=True):
         new = [
-            (Rows(np.full((n, t.index.shape[1]), NOBODY), np.zeros(n, np.int32)),
-             np.pad(r, (0, n - len(r)), constant_values=len(t.size)))
+            (
+                Rows(np.full((n, t.index.shape[1]), NOBODY), np.zeros(n, np.int32)),
+                np.pad(r, (0, n - len(r)), constant_values=len(t.size)),
+            )
             for t, r, n in zip(tables, mine, room, strict=True)
-        ]  # fmt: skip
+        ]
         for k, row, at in some:
             index, size = new[k][0]
             place = np.searchsorted(mine[k], row)

@@ -65,16 +65,30 @@ def _boxes(runs: dict[str, dict], shades: dict[str, str], measures: dict[str, st
                 place = i + 0.4 * j - 0.2
                 face = "white" if j else shades[label]
                 axis.boxplot(
-                    [values], positions=[place], widths=0.3, orientation="horizontal",
-                    manage_ticks=False, showfliers=False, patch_artist=True,
+                    [values],
+                    positions=[place],
+                    widths=0.3,
+                    orientation="horizontal",
+                    manage_ticks=False,
+                    showfliers=False,
+                    patch_artist=True,
                     boxprops={"facecolor": face, "edgecolor": shades[label], "alpha": 0.6},
-                    medianprops={"color": "black"}, whiskerprops={"color": shades[label]},
+                    medianprops={"color": "black"},
+                    whiskerprops={"color": shades[label]},
                     capprops={"color": shades[label]},
-                )  # fmt: skip
+                )
                 # evenly up and down instead of at random: the same picture for the same numbers
                 rows = place + 0.1 * np.sin(2.4 * np.arange(len(values)))
-                axis.plot(values, rows, "o", color=shades[label], markersize=2.5, alpha=0.8,
-                          markeredgecolor="black", markeredgewidth=0.2)  # fmt: skip
+                axis.plot(
+                    values,
+                    rows,
+                    "o",
+                    color=shades[label],
+                    markersize=2.5,
+                    alpha=0.8,
+                    markeredgecolor="black",
+                    markeredgewidth=0.2,
+                )
         name_rows(axis, list(runs))
         axis.set_xlabel(meaning, fontsize=9)
         axis.locator_params(axis="x", nbins=5)
@@ -84,8 +98,11 @@ def _boxes(runs: dict[str, dict], shades: dict[str, str], measures: dict[str, st
 
 def _curves(runs: dict[str, dict], shades: dict[str, str]) -> list[Drawn]:
     seen = {key for study in runs.values() for row in study["tracked"] for key in row}
-    keys = {key: meaning for key, meaning in {**CLASSIFIER, **FEATURES}.items()
-            if {f"{side}_{key}" for side in SIDES} & seen}  # fmt: skip
+    keys = {
+        key: meaning
+        for key, meaning in {**CLASSIFIER, **FEATURES}.items()
+        if {f"{side}_{key}" for side in SIDES} & seen
+    }
     if not keys:
         return []
     figure, axes = grid(len(keys), 3, 2.7)

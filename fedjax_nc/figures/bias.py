@@ -79,7 +79,14 @@ def labels(counts: Any, title: str) -> "Figure":
     axis.grid(alpha=0.2)
     axis.set_axisbelow(True)
     for size in (most, most / 4, most / 16):
-        axis.scatter([], [], s=largest * size / most, color=COLOURS[0], alpha=0.7, linewidths=0,
-                     label=f"{size:,.0f} examples")  # fmt: skip
+        axis.scatter(
+            [],
+            [],
+            s=largest * size / most,
+            color=COLOURS[0],
+            alpha=0.7,
+            linewidths=0,
+            label=f"{size:,.0f} examples",
+        )
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure

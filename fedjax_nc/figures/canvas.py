@@ -160,11 +160,22 @@ def bars(
             place = i + (j - (len(series) - 1) / 2) * thick
             end = 0.0 if math.isnan(value) else max(value, 0) + (0 if math.isnan(error) else error)
             axis.barh(
-                place, value, thick * 0.92, color=shades[label], capsize=3,
-                xerr=None if math.isnan(error) else error, **(HATCHED if j else {}),
-            )  # fmt: skip
-            axis.annotate(show(value, digits=3), (end, place), (6, 0), textcoords="offset points",
-                          va="center", fontsize=7)  # fmt: skip
+                place,
+                value,
+                thick * 0.92,
+                color=shades[label],
+                capsize=3,
+                xerr=None if math.isnan(error) else error,
+                **(HATCHED if j else {}),
+            )
+            axis.annotate(
+                show(value, digits=3),
+                (end, place),
+                (6, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=7,
+            )
     name_rows(axis, list(series[0]))
     axis.margins(x=0.3)
     axis.set_xlim(left=min(0, axis.get_xlim()[0]) if _negative(series) else 0)
@@ -188,8 +199,14 @@ def curve(axis: Any, rows: list[dict], key: str, colour: str, dashed: bool = Fal
     """A number of `tracked` against the round."""
     x = numbers([row.get("round") for row in rows])
     y = numbers([row.get(key) for row in rows])
-    axis.plot(x, y, color=colour, linestyle="--" if dashed else "-", marker="o",
-              markersize=3 if len(rows) < 30 else 0)  # fmt: skip
+    axis.plot(
+        x,
+        y,
+        color=colour,
+        linestyle="--" if dashed else "-",
+        marker="o",
+        markersize=3 if len(rows) < 30 else 0,
+    )
     axis.set_xlabel("round", fontsize=9)
     axis.locator_params(axis="x", integer=True)
     axis.grid(alpha=0.3)

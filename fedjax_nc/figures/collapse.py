@@ -39,12 +39,21 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
 def _measures(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
     figure, axes = panels(3, 3, 1.1 + 0.36 * len(runs), sharey=True)
     for axis, (key, meaning) in zip(axes, MEASURES.items(), strict=False):
-        bars(axis, [{k: number((r.get(side) or {}).get(key)) for k, r in runs.items()}
-                    for side in SIDES], shades)  # fmt: skip
+        bars(
+            axis,
+            [{k: number((r.get(side) or {}).get(key)) for k, r in runs.items()} for side in SIDES],
+            shades,
+        )
         axis.set_xlabel(meaning, fontsize=8)
         axis.tick_params(axis="x", labelsize=7)
-    bars(axes[8], [{k: number((r.get("consistency") or {}).get(side)) for k, r in runs.items()}
-                   for side in SIDES], shades)  # fmt: skip
+    bars(
+        axes[8],
+        [
+            {k: number((r.get("consistency") or {}).get(side)) for k, r in runs.items()}
+            for side in SIDES
+        ],
+        shades,
+    )
     axes[8].set_xlabel(CONSISTENCY, fontsize=8)
     axes[8].tick_params(axis="x", labelsize=7)
     legend(figure, {}, bar_marks("features, before the projector", "projected features"))

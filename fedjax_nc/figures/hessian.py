@@ -39,8 +39,9 @@ def _density(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
         peak = max(peak, span([y])[1])
         axis.plot(x, np.where(y > 0, y, np.nan), color=shades[label], linewidth=1.5)
         top = numbers(study["eigenvalues"])
-        below.plot(top, np.full(len(top), i), "|", color=shades[label], markersize=9,
-                   markeredgewidth=1.5)  # fmt: skip
+        below.plot(
+            top, np.full(len(top), i), "|", color=shades[label], markersize=9, markeredgewidth=1.5
+        )
     tops = [span([study["eigenvalues"]])[1] for study in runs.values()]
     if min(tops) > 0 and max(tops) > 20 * min(tops):
         axis.set_xscale("symlog", linthresh=min(tops) / 10)
@@ -66,8 +67,14 @@ def _sharpness(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
     figure, (left, right) = panels(1, 2, 1.2 + 0.42 * len(runs), sharey=True)
     bars(left, [{k: number(r["eigenvalues"][0]) for k, r in runs.items()}], shades)
     for i, study in enumerate(runs.values()):
-        left.plot(number(study["power"]["eigenvalue"]), i, "D", color="black", markersize=4,
-                  markerfacecolor="white")  # fmt: skip
+        left.plot(
+            number(study["power"]["eigenvalue"]),
+            i,
+            "D",
+            color="black",
+            markersize=4,
+            markerfacecolor="white",
+        )
     bars(
         right,
         [{k: number(r["trace"]["mean"]) for k, r in runs.items()}],
@@ -76,8 +83,13 @@ def _sharpness(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
     )
     left.set(xlabel="top eigenvalue (flatter is smaller)")
     right.set(xlabel="trace ± standard error")
-    diamond = {"marker": "D", "linestyle": "", "markersize": 4, "color": "black",
-               "markerfacecolor": "white"}  # fmt: skip
+    diamond = {
+        "marker": "D",
+        "linestyle": "",
+        "markersize": 4,
+        "color": "black",
+        "markerfacecolor": "white",
+    }
     legend(figure, {}, [Mark("by power iteration, as in the paper", diamond)])
     caption = (
         "Top eigenvalue (bar: Lanczos) and trace of the global model's Hessian. Smaller is "
@@ -94,8 +106,16 @@ def _clients(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
         trace, error = numbers(study["clients"]["trace"]), numbers(study["clients"]["trace_sem"])
         # side by side within a run's row, so that the bars of errors can be told apart
         rows = i + np.linspace(-0.3, 0.3, len(trace)) if len(trace) > 1 else np.array([i])
-        axis.errorbar(trace, rows, xerr=np.nan_to_num(error), fmt="o", markersize=4,
-                      color=shades[label], elinewidth=1, alpha=0.8)  # fmt: skip
+        axis.errorbar(
+            trace,
+            rows,
+            xerr=np.nan_to_num(error),
+            fmt="o",
+            markersize=4,
+            color=shades[label],
+            elinewidth=1,
+            alpha=0.8,
+        )
     name_rows(axis, list(runs))
     axis.set(xlabel="trace of the Hessian of a client's model ± standard error")
     caption = (
@@ -113,15 +133,25 @@ def _matching(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
         for column, name in enumerate(("H_N", "H_D")):
             axis = axes[2 * row + column]
             found = {k: r["clients"]["matching"][kind] for k, r in runs.items()}
-            pair = [{k: number(m.get(key)) for k, m in found.items()}
-                    for key in (name, f"{name}_others")]  # fmt: skip
+            pair = [
+                {k: number(m.get(key)) for k, m in found.items()}
+                for key in (name, f"{name}_others")
+            ]
             bars(axis, pair, shades)
-            better = "difference of norms, lower is better" if column == 0 else \
-                "cosine, higher is better"  # fmt: skip
+            better = (
+                "difference of norms, lower is better"
+                if column == 0
+                else "cosine, higher is better"
+            )
             axis.set(xlabel=f"{name}: {better}")
             axis.set_title(meaning, fontsize=9)
-    legend(figure, {}, bar_marks("all pairs, a client with itself too (the paper's code)",
-                                 "different clients only"))  # fmt: skip
+    legend(
+        figure,
+        {},
+        bar_marks(
+            "all pairs, a client with itself too (the paper's code)", "different clients only"
+        ),
+    )
     caption = (
         "How alike the diagonals of clients' Hessians are in norm (H_N) and direction (H_D). The "
         "upper row takes one value for each tensor, as FedAlign's code does; the lower the whole "

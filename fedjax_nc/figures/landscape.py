@@ -88,9 +88,15 @@ def _models(axis: Any, models: list[dict]) -> None:
         mark = {**STAR, "markersize": 13} if centre else {**DOT, "markersize": 5}
         axis.plot(model["x"], model["y"], zorder=4 if centre else 3, **mark)
         if not centre and len(models) <= 21:
-            axis.annotate(model["name"].removeprefix("client "), (model["x"], model["y"]), (4, 3),
-                          textcoords="offset points", fontsize=7, color="white",
-                          path_effects=[withStroke(linewidth=1.5, foreground="black")])  # fmt: skip
+            axis.annotate(
+                model["name"].removeprefix("client "),
+                (model["x"], model["y"]),
+                (4, 3),
+                textcoords="offset points",
+                fontsize=7,
+                color="white",
+                path_effects=[withStroke(linewidth=1.5, foreground="black")],
+            )
 
 
 def _surfaces(name: str, planes: dict[str, dict]) -> Drawn:
@@ -104,9 +110,17 @@ def _surfaces(name: str, planes: dict[str, dict]) -> Drawn:
         loss = np.where(np.isfinite(loss), loss, np.nan).clip(levels[0], levels[-1])
         # matplotlib has no logarithmic z axis that works: draw the logarithm, name it so
         height = np.log10(loss) if logarithmic else loss
-        surface = axis.plot_surface(x, y, height, facecolors=_colours(norm, loss), rcount=40,
-                                    ccount=40, linewidth=0, antialiased=False,
-                                    shade=False)  # fmt: skip
+        surface = axis.plot_surface(
+            x,
+            y,
+            height,
+            facecolors=_colours(norm, loss),
+            rcount=40,
+            ccount=40,
+            linewidth=0,
+            antialiased=False,
+            shade=False,
+        )
         surface.set_rasterized(True)
         ends = np.log10(levels[[0, -1]]) if logarithmic else levels[[0, -1]]
         axis.set_zlim(*ends)

@@ -102,8 +102,10 @@ def _map(runs: dict[str, dict]) -> Drawn:
         axis.set_title(plain(label, 30), fontsize=9)
         axis.margins(x=0.14)  # room for names at the right edge
         axis.set(xlabel="t-SNE 1, no unit", ylabel="t-SNE 2, no unit", xticks=[], yticks=[])
-    marks = [Mark("test image", {"marker": "o", "linestyle": "", "markersize": 4}),
-             Mark("class vector", CROSS)]  # fmt: skip
+    marks = [
+        Mark("test image", {"marker": "o", "linestyle": "", "markersize": 4}),
+        Mark("class vector", CROSS),
+    ]
     legend(figure, {}, marks)
     if many:
         colour_bar(figure, Normalize(0, most - 1), "class number", "turbo")
@@ -131,5 +133,11 @@ def _names(axis: Any, vectors: np.ndarray, names: list) -> None:
     from matplotlib.patheffects import withStroke
 
     for place, name in zip(vectors, names, strict=True):
-        axis.annotate(plain(str(name)), place, (5, 4), textcoords="offset points", fontsize=7,
-                      path_effects=[withStroke(linewidth=2, foreground="white")])  # fmt: skip
+        axis.annotate(
+            plain(str(name)),
+            place,
+            (5, 4),
+            textcoords="offset points",
+            fontsize=7,
+            path_effects=[withStroke(linewidth=2, foreground="white")],
+        )

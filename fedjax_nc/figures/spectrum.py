@@ -53,8 +53,11 @@ def _ranks(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
     figure, axes = panels(1, 2, 1.2 + 0.45 * len(runs), sharey=True)
     kinds = {"effective_rank": "covariance", "effective_rank_correlation": "correlation"}
     for axis, (key, matrix) in zip(axes, kinds.items(), strict=True):
-        bars(axis, [{k: number((r.get(side) or {}).get(key)) for k, r in runs.items()}
-                    for side in SIDES], shades)  # fmt: skip
+        bars(
+            axis,
+            [{k: number((r.get(side) or {}).get(key)) for k, r in runs.items()} for side in SIDES],
+            shades,
+        )
         axis.set(xlabel=f"effective rank of the {matrix}, dimensions")
     legend(figure, {}, bar_marks(*SIDES.values()))
     caption = (

@@ -46,8 +46,13 @@ class Job(NamedTuple):
         if self.host is None:
             return stream.on_device(self.data)
         cfg = self.config
-        return stream.from_host(self.host, self.data, cfg.federation.participants,
-                                cfg.evaluation.batch_size, self.executor.everywhere)  # fmt: skip
+        return stream.from_host(
+            self.host,
+            self.data,
+            cfg.federation.participants,
+            cfg.evaluation.batch_size,
+            self.executor.everywhere,
+        )
 
     @property
     def configs(self) -> tuple[RunConfig, ...]:
@@ -72,8 +77,15 @@ def prepare(*configs: RunConfig, strict: bool = False) -> Job:
     method = registry.build(cfg.method)
     norm = cfg.federation.norm
     model = models.build(
-        cfg.model, spec.shape, spec.classes, method.head, norm=norm, conv=cfg.execution.conv,
-        survival=method.survival, words=spec.words)  # fmt: skip
+        cfg.model,
+        spec.shape,
+        spec.classes,
+        method.head,
+        norm=norm,
+        conv=cfg.execution.conv,
+        survival=method.survival,
+        words=spec.words,
+    )
     if spec.is_text:
         _check_words(cfg, method)
     if cfg.evaluation.finetune and not method.finetune:
@@ -96,8 +108,9 @@ def prepare(*configs: RunConfig, strict: bool = False) -> Job:
             f"--seeds_parallel: the examples, {host.num_bytes / 1e6:.0f} MB, are above "
             f"--execution.pool_mb={cfg.execution.pool_mb}: raise it, or leave out --seeds_parallel"
         )
-    arrays = arrays._replace(train_x=arrays.train_x if streamed else arrays.train_x[kept],
-                             train_y=y)  # fmt: skip
+    arrays = arrays._replace(
+        train_x=arrays.train_x if streamed else arrays.train_x[kept], train_y=y
+    )
     numbers = [c.partition_seed for c in configs]
     splits = {
         n: federated.split_clients(cfg.data, cfg.federation.clients, n, y, arrays.test_y)
@@ -109,16 +122,28 @@ def prepare(*configs: RunConfig, strict: bool = False) -> Job:
     )
     data = [
         federated.assemble(
-            arrays, split, spec.classes, executor.lanes,
-            _shapes(arrays.test_x, split, cfg.federation.participants) if streamed else None)
+            arrays,
+            split,
+            spec.classes,
+            executor.lanes,
+            _shapes(arrays.test_x, split, cfg.federation.participants) if streamed else None,
+        )
         for split in splits.values()
-    ]  # fmt: skip
+    ]
     placed = data[0] if len(data) == 1 else _stack(data)
     placed = placed if streamed else executor.place(placed)
     task = Task(method, local.Trainer(model, cfg.local, batches), cfg.federation)
     seeds = Seeds(configs, tuple(splits[n] for n in numbers), _axes(own=len(data) > 1))
-    return Job(cfg, task, executor, splits[numbers[0]], placed, tuple(warnings),
-               seeds if len(configs) > 1 else None, host if streamed else None)  # fmt: skip
+    return Job(
+        cfg,
+        task,
+        executor,
+        splits[numbers[0]],
+        placed,
+        tuple(warnings),
+        seeds if len(configs) > 1 else None,
+        host if streamed else None,
+    )
 
 
 def only(job: Job, numbers: list[int]) -> Job:

@@ -81,9 +81,15 @@ def step_flops(job: Job, state: State, phase: Phase) -> int:
     """
     cfg, data, hyper = job.config, job.data, make_hyper(job.task, 0)
     plain = models.build(
-        cfg.model, data.pool.x.shape[1:], data.class_counts.shape[-1], job.task.method.head,
-        norm=cfg.federation.norm, conv="native", survival=job.task.method.survival,
-        words=cfg.data.words)  # fmt: skip
+        cfg.model,
+        data.pool.x.shape[1:],
+        data.class_counts.shape[-1],
+        job.task.method.head,
+        norm=cfg.federation.norm,
+        conv="native",
+        survival=job.task.method.survival,
+        words=cfg.data.words,
+    )
     trainer = job.task.trainer._replace(model=plain)
     size = jnp.asarray(trainer.local.batch_size, jnp.int32)
     numbers = jnp.zeros(trainer.local.batch_size, jnp.int32)
@@ -138,8 +144,13 @@ def messages(dataset: str) -> dict[str, Messages]:
         for network in (cfg.model, "resnet8"):
             try:
                 model = models.build(
-                    network, spec.shape, spec.classes, method.head, survival=method.survival,
-                    words=spec.words)  # fmt: skip
+                    network,
+                    spec.shape,
+                    spec.classes,
+                    method.head,
+                    survival=method.survival,
+                    words=spec.words,
+                )
                 for check in (t.check for p in method.phases for t in p.terms if t.check):
                     check(model, cfg.local.batch_size)
             except UserError:

@@ -26,8 +26,10 @@ def choose(job: Job, examples: int, few: int = BATCH) -> Probe:
     """So many test examples and so few training examples, or all there are."""
     y = np.asarray(job.data.pool.y if job.host is None else job.host.y)
     kinds = [np.unique(np.concatenate(_rows(table))) for table in (job.data.test, job.data.train)]
-    test, train = (some[federated.limit_examples(y[some], most)]
-                   for some, most in zip(kinds, (examples, few), strict=True))  # fmt: skip
+    test, train = (
+        some[federated.limit_examples(y[some], most)]
+        for some, most in zip(kinds, (examples, few), strict=True)
+    )
     ends = len(test), len(test) + len(train)
     batches = (outputs.in_batches(np.arange(*span), BATCH) for span in ((0, ends[0]), ends))
     return job.executor.place(Probe(_pool(job, np.concatenate([test, train])), *batches))

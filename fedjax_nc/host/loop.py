@@ -91,8 +91,10 @@ def run(
     summaries: dict[int, dict[str, Any]] = {}
     with contextlib.ExitStack() as files:
         managers = [files.enter_context(checkpoint.open_manager(d / "ckpt")) for d in directories]
-        begun = [_begin(job, i, d, m, reporter)
-                 for i, (d, m) in enumerate(zip(directories, managers, strict=True))]  # fmt: skip
+        begun = [
+            _begin(job, i, d, m, reporter)
+            for i, (d, m) in enumerate(zip(directories, managers, strict=True))
+        ]
         groups: dict[int, list[int]] = {}
         for i, (_, state, _) in enumerate(begun):
             groups.setdefault(int(state.round), []).append(i)
@@ -200,7 +202,11 @@ def _train(
             padded = np.resize(lrs, AT_ONCE).astype(hyper.lr.dtype)
         state, metrics = rounds_fn(state, hyper._replace(lr=padded), len(lrs), next(examples))
         scores = evaluate_fn(_tested(job, state), feed.tests()) if tests(done) else None
-        tracked = track_fn(state, schedule.make_hyper(job.task, done)) if track_fn and track.due(done) else None
+        tracked = (
+            track_fn(state, schedule.make_hyper(job.task, done))
+            if track_fn and track.due(done)
+            else None
+        )
         waiting.append(Pending(number, lrs, metrics, scores, tracked, bool(new)))
         compiled |= new
         # a round that waits would hold on to its examples
@@ -248,8 +254,10 @@ def _rows(done: Pending, seeds: list[Seed]) -> list[list[dict[str, Any]]]:
             rows.append(reported.row(done.first + r + 1, lr, own, where, last_good))
         result.append(rows)
     for s, row in enumerate(result[-1]):
-        own = [jax.tree.map(lambda x, s=s: x[s], found) if several and found else found
-               for found in (scores, tracked)]  # fmt: skip
+        own = [
+            jax.tree.map(lambda x, s=s: x[s], found) if several and found else found
+            for found in (scores, tracked)
+        ]
         row |= (reported.tested(own[0]) if own[0] else {}) | (record(own[1]) if own[1] else {})
     return result
 
@@ -265,8 +273,11 @@ def _calibrated(job: Job, state: State) -> list[dict[str, Any]]:
     )
     evaluate_fn = evaluate.make_evaluate(job.task, job.executor, size, job.axes)
     scores = evaluate_fn(weights, feed.tests())
-    each = [scores] if job.seeds is None else [
-        jax.tree.map(lambda x, i=i: x[i], scores) for i in range(len(job.configs))]  # fmt: skip
+    each = (
+        [scores]
+        if job.seeds is None
+        else [jax.tree.map(lambda x, i=i: x[i], scores) for i in range(len(job.configs))]
+    )
     return [{"calibrated_accuracy": reported.tested(own)["global_accuracy"]} for own in each]
 
 
@@ -277,16 +288,24 @@ def _personal(job: Job, state: State, reporter: Reporter) -> list[dict[str, Any]
         {"personal_accuracy": None, "finetuned_accuracy": None} for _ in job.configs
     ]
     hyper = schedule.make_hyper(job.task, cfg.rounds - 1)
-    wanted = [("personal", cfg.evaluation.personal, method.phases, hyper.term_weights),
-              ("finetuned", cfg.evaluation.finetune, method.finetune, ())]  # fmt: skip
+    wanted = [
+        ("personal", cfg.evaluation.personal, method.phases, hyper.term_weights),
+        ("finetuned", cfg.evaluation.finetune, method.finetune, ()),
+    ]
     for name, on, phases, term_weights in wanted:
         if not on or not phases:
             continue
         score = evaluate.personalise(
-            job.task, job.executor, cfg.evaluation.batch_size, phases, state,
-            Hyper(hyper.lr, term_weights), job.feed, partial(reporter.stage, f"{name} models"),
+            job.task,
+            job.executor,
+            cfg.evaluation.batch_size,
+            phases,
+            state,
+            Hyper(hyper.lr, term_weights),
+            job.feed,
+            partial(reporter.stage, f"{name} models"),
             job.axes,
-        )  # fmt: skip
+        )
         for i, result in enumerate(results):
             own = score if job.seeds is None else jax.tree.map(lambda x, i=i: x[i], score)
             result |= reported.over_time(name, own)

@@ -99,10 +99,12 @@ def record(found: dict[str, Any]) -> dict[str, dict[str, float | None]]:
         counted &= counted[:, :1]  # a client without data has no classes, and stays as it is
         rows["alignment"] = {
             f"{which}_{name}": plain(np.mean(np.asarray(value)[counted[:, i], i]))
-            if counted[:, i].any() else None
+            if counted[:, i].any()
+            else None
             for i, which in enumerate(("observed", "unobserved"))
-            for name, value in numbers._asdict().items() if name != "count"
-        }  # fmt: skip
+            for name, value in numbers._asdict().items()
+            if name != "count"
+        }
     return rows
 
 

@@ -118,8 +118,14 @@ def write_atomically(path: Path, text: str) -> None:
 def _git_commit() -> str | None:
     here = Path(__file__).parent
     try:
-        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True,
-                              text=True, timeout=5, check=False)  # fmt: skip
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None

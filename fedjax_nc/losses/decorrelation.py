@@ -41,9 +41,11 @@ def frobenius(z: Features, mask: Mask) -> Float[Array, ""]:
 
 
 def log_det(
-    z: Features, mask: Mask, jitter: float = 1e-4,
+    z: Features,
+    mask: Mask,
+    jitter: float = 1e-4,
     side: Literal["smaller", "features", "samples"] = "smaller",
-) -> Float[Array, ""]:  # fmt: skip
+) -> Float[Array, ""]:
     """LDDecorr: -log det(K + jitter I), K the d x d correlation of the features (FedBlade, eq. 11).
 
     By Cholesky, as the paper. With fewer samples than features the same number and gradient come

@@ -12,9 +12,13 @@ _NONE = -1e9  # a logit that is not there
 
 
 def relaxed_contrast(
-    z: Float[Array, "b d"], labels: Int[Array, " b"], mask: Bool[Array, " b"], tau: float = 0.05,
-    threshold: float = 0.7, beta: float = 1.0,
-) -> tuple[Float[Array, " b"], Float[Array, " b"]]:  # fmt: skip
+    z: Float[Array, "b d"],
+    labels: Int[Array, " b"],
+    mask: Bool[Array, " b"],
+    tau: float = 0.05,
+    threshold: float = 0.7,
+    beta: float = 1.0,
+) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
     """FedRCL's two values per anchor: supervised contrast and what keeps classes from collapsing.
 
     The first sets the least similar vector of the anchor's class, which may be itself, against the

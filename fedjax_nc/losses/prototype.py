@@ -42,9 +42,13 @@ def projector_alignment(
 
 
 def prototype_contrast(
-    features: Float[Array, "b d"], labels: Int[Array, " b"], prototypes: Float[Array, "c d"],
-    seen: Bool[Array, " c"], shift: Float[Array, " c"], tau: float,
-) -> Float[Array, " b"]:  # fmt: skip
+    features: Float[Array, "b d"],
+    labels: Int[Array, " b"],
+    prototypes: Float[Array, "c d"],
+    seen: Bool[Array, " c"],
+    shift: Float[Array, " c"],
+    tau: float,
+) -> Float[Array, " b"]:
     """L_FA = CE( cos(z, prototype_c) / tau + shift_c, y ) (FedBlade, eq. 16).
 
     Classes without a prototype are no candidates, and examples of them give zero.
@@ -64,9 +68,11 @@ def prototype_contrast(
 
 
 def prototype_l2(
-    features: Float[Array, "b d"], targets: Float[Array, "b d"], seen: Bool[Array, " b"],
+    features: Float[Array, "b d"],
+    targets: Float[Array, "b d"],
+    seen: Bool[Array, " b"],
     unit: bool = False,
-) -> Float[Array, " b"]:  # fmt: skip
+) -> Float[Array, " b"]:
     """Mean square of z - P_y over dimensions (FedProto's code, FedFM's L2 form).
 
     Args:

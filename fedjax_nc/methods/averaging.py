@@ -106,8 +106,12 @@ def fedexp(
 
 def mean_of_two(method: Method) -> Method:
     """Test the mean of the last two global models: a server that steps far swings around it."""
-    before = Part("before", lambda setup: setup.weights, send=lambda weights: (),
-                  reduce=lambda old, uploads, arrived: arrived.received)  # fmt: skip
+    before = Part(
+        "before",
+        lambda setup: setup.weights,
+        send=lambda weights: (),
+        reduce=lambda old, uploads, arrived: arrived.received,
+    )
 
     def tested(weights: Weights, shared: Mapping[str, Any]) -> Weights:
         return tree.scale(0.5, tree.add(weights, shared["before"]))
@@ -148,8 +152,7 @@ def fednova() -> Method:
         params = tree.scale(arrived.mean_of("steps"), arrived.mean.params)
         return tree.add(arrived.received, Weights(params, arrived.mean.stats))
 
-    return fedavg()._replace(
-        parts=(Part("steps", collect=collect),), server=server, update=update)  # fmt: skip
+    return fedavg()._replace(parts=(Part("steps", collect=collect),), server=server, update=update)
 
 
 def effective_steps(steps, momentum) -> jax.Array:

@@ -143,8 +143,15 @@ def _entry(node: ast.FunctionDef, kind: str, family: str) -> Entry:
         if (match := re.search(rf"^{title}:((?:.+)(?:\n  +.+)*)", doc, re.MULTILINE))
     }
     return Entry(
-        node.name.removesuffix("_reg"), kind, family, hyper, choices, manual,
-        doc.splitlines()[0] if doc else "", sections)  # fmt: skip
+        node.name.removesuffix("_reg"),
+        kind,
+        family,
+        hyper,
+        choices,
+        manual,
+        doc.splitlines()[0] if doc else "",
+        sections,
+    )
 
 
 def _fine_tuned(text: str) -> tuple[str, ...]:

@@ -30,8 +30,8 @@ def fedbabu(*, finetune_epochs: int = 5) -> Method:
     """
     ce = terms.cross_entropy()
     return fedavg()._replace(
-        phases=(Phase((ce,), train=("body",)),),
-        finetune=(Phase((ce,), epochs=finetune_epochs),))  # fmt: skip
+        phases=(Phase((ce,), train=("body",)),), finetune=(Phase((ce,), epochs=finetune_epochs),)
+    )
 
 
 @base
@@ -105,10 +105,12 @@ def spherefed(*, calibrate: bool = False, finetune_epochs: int = 5) -> Method:
 
     phase = Phase((Term("cosine_mse", fn),), train=("body",))
     return Method(
-        "spherefed", HeadSpec("orthonormal", bias=False, normalise=True), (phase,),
+        "spherefed",
+        HeadSpec("orthonormal", bias=False, normalise=True),
+        (phase,),
         finetune=(phase._replace(epochs=finetune_epochs),),
         posthoc=least_squares_head() if calibrate else None,
-    )  # fmt: skip
+    )
 
 
 def least_squares_head() -> Posthoc:

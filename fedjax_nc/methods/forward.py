@@ -115,8 +115,9 @@ def gradaug(*, mu: float = 1.75, subnets: int = 2, min_width: float = 0.8) -> Me
         x, teacher = c.batch.x, lax.stop_gradient(c.out.logits)
         sides = [round(x.shape[1] * share) for share in (1, 7 / 8, 3 / 4, 5 / 8)]
         widths, shares = distinct_widths(c.model.channels, min_width)
-        branches = [lambda x, w=w, s=s: c.forward(resize(x, s), w).logits
-                    for w in widths for s in sides]  # fmt: skip
+        branches = [
+            lambda x, w=w, s=s: c.forward(resize(x, s), w).logits for w in widths for s in sides
+        ]
         key_width, key_side = jax.random.split(c.key)
         width = jax.random.categorical(key_width, jnp.log(jnp.asarray(shares)), shape=(subnets,))
         side = jax.random.randint(key_side, (subnets,), 0, len(sides))

@@ -69,8 +69,14 @@ def control_variates(adaptive: bool) -> Part:
 
     def new(f: Finished):
         return control_variate(
-            f.client["control"], f.shared["control"], f.received.params, f.weights.params,
-            f.info.num_steps, f.info.lr, f.info.momentum if adaptive else 0.0)  # fmt: skip
+            f.client["control"],
+            f.shared["control"],
+            f.received.params,
+            f.weights.params,
+            f.info.num_steps,
+            f.info.lr,
+            f.info.momentum if adaptive else 0.0,
+        )
 
     def collect(f: Finished):
         return tree.sub(new(f), f.client["control"])
@@ -138,10 +144,13 @@ def feddyn(
     pull = terms.prox(alpha)._replace(name="pull") if squared else Term("pull", norm, alpha)
     return add(
         fedavg()._replace(server=server, weights=None if weights == "size" else "equal"),
-        Term("linear", linear), pull,
-        parts=(Part("gradient", init_client=zeros, keep=keep),
-               Part("drift", zeros, reduce=reduce, send=lambda h: ())),
-    )  # fmt: skip
+        Term("linear", linear),
+        pull,
+        parts=(
+            Part("gradient", init_client=zeros, keep=keep),
+            Part("drift", zeros, reduce=reduce, send=lambda h: ()),
+        ),
+    )
 
 
 @base

@@ -87,8 +87,13 @@ def soft_labels(rule: str) -> Part:
         # FedDW's code measures on augmented images, as they come from its training loader
         return per_class(lambda out: jax.nn.softmax(out.logits), augment=rule == "code")(f)
 
-    return Part("soft_labels", start, collect=collect, reduce=reduce,
-                send=lambda soft: soft._replace(history=()))  # fmt: skip
+    return Part(
+        "soft_labels",
+        start,
+        collect=collect,
+        reduce=reduce,
+        send=lambda soft: soft._replace(history=()),
+    )
 
 
 def soft_labels_by_paper(old: SoftLabels, new: losses.ClassSums) -> SoftLabels:

@@ -76,8 +76,12 @@ def fedrep(*, epochs: Literal["original", "fedbabu", "fedetf", "feddw"] = "origi
     def rest(count: int) -> int:
         return max(count - 1, 1)
 
-    head, body = {"original": (rest, 1), "fedbabu": (None, 1), "fedetf": (None, None),
-                  "feddw": (1, rest)}[epochs]  # fmt: skip
+    head, body = {
+        "original": (rest, 1),
+        "fedbabu": (None, 1),
+        "fedetf": (None, None),
+        "feddw": (1, rest),
+    }[epochs]
     ce = (terms.cross_entropy(),)
     phases = (Phase(ce, ("head",), head), Phase(ce, ("body",), body))
     return fedavg()._replace(phases=phases, personal=("head",))
@@ -175,9 +179,10 @@ def fedala(*, eta: float = 1.0, share: float = 0.8, first: int = 11) -> Method:
 
     choose = Phase(ce, ("head",), epochs=1, optimizer=learn, share=share, repeats=passes)
     return fedavg()._replace(
-        phases=(choose, Phase(ce)), start=start,
+        phases=(choose, Phase(ce)),
+        start=start,
         parts=(Part("mixing", init_client=begin, keep=keep),),
-    )  # fmt: skip
+    )
 
 
 def mixed(old, new, share):

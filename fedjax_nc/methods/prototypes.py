@@ -111,8 +111,9 @@ def fedfm(
         if matching == "l2":
             values = losses.prototype_l2(c.out.features, anchors.mean[y], anchors.seen[y], True)
         else:
-            values = losses.prototype_contrast(c.out.features, y, anchors.mean, anchors.seen,
-                                               jnp.zeros(len(anchors.mean)), tau)  # fmt: skip
+            values = losses.prototype_contrast(
+                c.out.features, y, anchors.mean, anchors.seen, jnp.zeros(len(anchors.mean)), tau
+            )
         return jnp.where(anchors.rounds >= start, losses.masked_mean(values, c.batch.mask), 0.0)
 
     def empty(setup: Setup) -> Anchors:
@@ -178,10 +179,18 @@ def fednh(
 
     phase = Phase((Term("cross_entropy", fn),), ("body", "scale"), grad=clipped(clip))
     head = HeadSpec("orthonormal", bias=False, normalise=True, learn_scale=not scale)
-    part = Part("vectors", lambda setup: setup.weights.params["head"]["kernel"].T,
-                collect=collect, reduce=reduce)  # fmt: skip
+    part = Part(
+        "vectors",
+        lambda setup: setup.weights.params["head"]["kernel"].T,
+        collect=collect,
+        reduce=reduce,
+    )
     return Method(
-        "fednh", head, (phase,), (part,), server=server,
+        "fednh",
+        head,
+        (phase,),
+        (part,),
+        server=server,
         finetune=(Phase((terms.cross_entropy(),), epochs=5),),
         weights="equal" if authors else None,
-    )  # fmt: skip
+    )

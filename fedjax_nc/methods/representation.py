@@ -128,8 +128,10 @@ def fedrcl(
     above_zero(tau=tau, beta=beta)
 
     def fn(c: Context):
-        values = [losses.relaxed_contrast(z, c.batch.y, c.batch.mask, tau, threshold, beta)
-                  for z in c.out.levels]  # fmt: skip
+        values = [
+            losses.relaxed_contrast(z, c.batch.y, c.batch.mask, tau, threshold, beta)
+            for z in c.out.levels
+        ]
         each = [losses.masked_mean(contrast * a + penalty * b, c.batch.mask) for a, b in values]
         return jnp.mean(jnp.stack(each))
 
@@ -193,5 +195,4 @@ def fedblade(
     if feature_alignment and gamma:
         extra.append(Term("feature_alignment", align_features, gamma))
     uses = bool(gamma) and (projector_alignment or feature_alignment)
-    return add(fedetf(dim=dim, absent=absent), *extra,
-               parts=(parts.prototypes(),) if uses else ())  # fmt: skip
+    return add(fedetf(dim=dim, absent=absent), *extra, parts=(parts.prototypes(),) if uses else ())

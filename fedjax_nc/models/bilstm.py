@@ -105,8 +105,12 @@ def _recur_bwd(residuals, cotangents):
         i, f, g, o = jnp.split(gates, 4, -1)
         g_hidden, out = g_hidden + back, jnp.tanh(cell)
         g_cell = g_cell + g_hidden * o * (1 - out**2)
-        by_gate = [g_cell * g * i * (1 - i), g_cell * before * f * (1 - f), g_cell * i * (1 - g**2),
-                   g_hidden * out * o * (1 - o)]  # fmt: skip
+        by_gate = [
+            g_cell * g * i * (1 - i),
+            g_cell * before * f * (1 - f),
+            g_cell * i * (1 - g**2),
+            g_hidden * out * o * (1 - o),
+        ]
         by_gates = jnp.concatenate(by_gate, -1)
         return (by_gates @ kernel.T, g_cell * f), by_gates
 
@@ -114,12 +118,16 @@ def _recur_bwd(residuals, cotangents):
         new = [one(g, n, k, c) for (g, n), k, c in zip(now, kernels, carry, strict=True)]
         return [n[0] for n in new], [n[1] for n in new]
 
-    steps = [(g, (cell, _before(cell), gates))
-             for g, (_, cell, gates) in zip(cotangents, seen, strict=True)]  # fmt: skip
+    steps = [
+        (g, (cell, _before(cell), gates))
+        for g, (_, cell, gates) in zip(cotangents, seen, strict=True)
+    ]
     zeros = [(jnp.zeros_like(g[0]), jnp.zeros_like(g[0])) for g in cotangents]
     _, by_gates = lax.scan(step, zeros, steps, reverse=True)
-    by_kernel = [lax.dot_general(_rows(_before(hidden)), _rows(g), (((0,), (0,)), ((), ())))
-                 for (hidden, *_), g in zip(seen, by_gates, strict=True)]  # fmt: skip
+    by_kernel = [
+        lax.dot_general(_rows(_before(hidden)), _rows(g), (((0,), (0,)), ((), ())))
+        for (hidden, *_), g in zip(seen, by_gates, strict=True)
+    ]
     return tuple(by_gates), tuple(by_kernel)
 
 

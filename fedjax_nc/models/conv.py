@@ -47,9 +47,14 @@ def tile(x: Array, name: str = "auto") -> Array:
 
 
 def convolve(
-    x, kernel, stride: int, pads: lowerings.Pads, groups: int = 1, name: str = "auto",
+    x,
+    kernel,
+    stride: int,
+    pads: lowerings.Pads,
+    groups: int = 1,
+    name: str = "auto",
     pool: bool = False,
-):  # fmt: skip
+):
     """Convolve by a lowering, and pool; one that cannot leaves the shape to `auto`."""
     side, channels = kernel.shape[0], x.shape[-1]
     if tiles.is_tiled(x):

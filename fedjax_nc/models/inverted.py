@@ -36,13 +36,33 @@ class Net(NamedTuple):
 
 
 # Sandler et al. 2018, table 2; the second stage's stride is 1 in all CIFAR versions
-MOBILENET_V2 = Net((Row(1, 16, 1, 1), Row(6, 24, 2, 1), Row(6, 32, 3, 2), Row(6, 64, 4, 2),
-                    Row(6, 96, 3, 1), Row(6, 160, 3, 2), Row(6, 320, 1, 1)),
-                   "relu6", squeeze=False)  # fmt: skip
+MOBILENET_V2 = Net(
+    (
+        Row(1, 16, 1, 1),
+        Row(6, 24, 2, 1),
+        Row(6, 32, 3, 2),
+        Row(6, 64, 4, 2),
+        Row(6, 96, 3, 1),
+        Row(6, 160, 3, 2),
+        Row(6, 320, 1, 1),
+    ),
+    "relu6",
+    squeeze=False,
+)
 # Tan and Le 2019, table 1
-EFFICIENTNET_B0 = Net((Row(1, 16, 1, 1), Row(6, 24, 2, 2), Row(6, 40, 2, 2, 5), Row(6, 80, 3, 2),
-                       Row(6, 112, 3, 1, 5), Row(6, 192, 4, 2, 5), Row(6, 320, 1, 1)),
-                      "silu", squeeze=True)  # fmt: skip
+EFFICIENTNET_B0 = Net(
+    (
+        Row(1, 16, 1, 1),
+        Row(6, 24, 2, 2),
+        Row(6, 40, 2, 2, 5),
+        Row(6, 80, 3, 2),
+        Row(6, 112, 3, 1, 5),
+        Row(6, 192, 4, 2, 5),
+        Row(6, 320, 1, 1),
+    ),
+    "silu",
+    squeeze=True,
+)
 
 
 class Inverted(nn.Module):
@@ -123,8 +143,16 @@ class InvertedResiduals(nn.Module):
         first = sum(row.blocks - 1 for row in self.net.rows[:number])
         keep = self.survival[first : first + row.blocks - 1] if name else ()
         inputs = self.net.rows[number - 1].channels if number else 32
-        return Stage(row, inputs, self.net, self.norm, self.conv, self.width,
-                     keep or (1.0,) * (row.blocks - 1), name=name)  # fmt: skip
+        return Stage(
+            row,
+            inputs,
+            self.net,
+            self.norm,
+            self.conv,
+            self.width,
+            keep or (1.0,) * (row.blocks - 1),
+            name=name,
+        )
 
     @nn.compact
     def __call__(self, x, *, train, mask):

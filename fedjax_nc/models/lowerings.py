@@ -47,14 +47,23 @@ def _canonical_bwd(stride, pads, residuals, g):
     before = [kernel.shape[d] - 1 - pads[d][0] for d in spatial]
     after = [x.shape[1 + d] + kernel.shape[d] - 1 - dilated[d] - before[d] for d in spatial]
     dx = lax.conv_general_dilated(
-        g, jnp.flip(kernel, (0, 1)).swapaxes(2, 3), (1, 1), list(zip(before, after, strict=True)),
-        lhs_dilation=(stride, stride), dimension_numbers=_LAYOUT)  # fmt: skip
+        g,
+        jnp.flip(kernel, (0, 1)).swapaxes(2, 3),
+        (1, 1),
+        list(zip(before, after, strict=True)),
+        lhs_dilation=(stride, stride),
+        dimension_numbers=_LAYOUT,
+    )
     # kernel: channels act as the batch, the batch as channels
     end = [(kernel.shape[d] - 1) + dilated[d] - x.shape[1 + d] - pads[d][0] for d in spatial]
     dk = lax.conv_general_dilated(
-        x.transpose(3, 1, 2, 0), g.transpose(1, 2, 0, 3), (1, 1),
-        [(pads[d][0], end[d]) for d in spatial], rhs_dilation=(stride, stride),
-        dimension_numbers=_LAYOUT)  # fmt: skip
+        x.transpose(3, 1, 2, 0),
+        g.transpose(1, 2, 0, 3),
+        (1, 1),
+        [(pads[d][0], end[d]) for d in spatial],
+        rhs_dilation=(stride, stride),
+        dimension_numbers=_LAYOUT,
+    )
     return dx, dk.transpose(1, 2, 0, 3)
 
 
@@ -137,8 +146,11 @@ def multiply_tiles(
     shape = (TILE, TILE, *x.shape[2:5], out)
     x = interpolate @ x.reshape(points, -1)
     kernel = evaluate_k @ kernel.reshape(side**2, -1)
-    y = lax.dot_general(x.reshape(points, -1, channels), kernel.reshape(points, channels, out),
-                        (((2,), (1,)), ((0,), (0,))))  # fmt: skip
+    y = lax.dot_general(
+        x.reshape(points, -1, channels),
+        kernel.reshape(points, channels, out),
+        (((2,), (1,)), ((0,), (0,))),
+    )
     return (evaluate_m.T @ y.reshape(points, -1)).reshape(shape)
 
 
@@ -152,8 +164,9 @@ def _window_max(x: Array, rows: int, columns: int) -> Array:
 
 def _window_fwd(x, rows, columns):
     lines = [lax.index_in_dim(x, i, rows, keepdims=False) for i in range(2)]
-    corners = [lax.index_in_dim(line, j, columns - 1, keepdims=False)
-               for line in lines for j in range(2)]  # fmt: skip
+    corners = [
+        lax.index_in_dim(line, j, columns - 1, keepdims=False) for line in lines for j in range(2)
+    ]
     best, which = corners[0], jnp.zeros(corners[0].shape, jnp.int32)
     for number, corner in enumerate(corners[1:], 1):
         larger = corner > best

@@ -61,9 +61,12 @@ def _affine(x, mean, var, scale, bias):
 
 
 def _standardise(
-    x: Float[Array, "... c"], keep: Float[Array, " b"] | None, scale: Float[Array, " c"],
-    bias: Float[Array, " c"], epsilon: float,
-) -> tuple[Float[Array, "... c"], Float[Array, "n c"], Float[Array, "n c"]]:  # fmt: skip
+    x: Float[Array, "... c"],
+    keep: Float[Array, " b"] | None,
+    scale: Float[Array, " c"],
+    bias: Float[Array, " c"],
+    epsilon: float,
+) -> tuple[Float[Array, "... c"], Float[Array, "n c"], Float[Array, "n c"]]:
     """Zero mean and unit variance, scaled and shifted; with the mean and the variance it found.
 
     Over the rows that are kept, as BatchNorm (n = 1), or over each sample's groups of channels, as

@@ -110,9 +110,14 @@ class Stage(nn.Module):
     @nn.compact
     def __call__(self, x, *, train, mask):
         """The map after the stage, and before its last ReLU."""
-        block = partial(Bottleneck if self.bottleneck else BasicBlock, self.channels,
-                        norm=self.norm, conv=self.conv, projection=self.projection,
-                        width=self.width)  # fmt: skip
+        block = partial(
+            Bottleneck if self.bottleneck else BasicBlock,
+            self.channels,
+            norm=self.norm,
+            conv=self.conv,
+            projection=self.projection,
+            width=self.width,
+        )
         sums = block(stride=self.stride)(x, self.keep[0], train=train, mask=mask)
 
         def following(block, sums, keep: float | jax.Array = 1.0):
@@ -123,8 +128,12 @@ class Stage(nn.Module):
                 sums, _ = following(block(stride=1), sums, keep)
         else:
             probabilities = [] if all(map(always, self.keep)) else [jnp.asarray(self.keep[1:])]
-            loop = nn.scan(following, {"params": 0, "batch_stats": 0}, length=len(self.keep) - 1,
-                           split_rngs={"params": True, "dropout": True})  # fmt: skip
+            loop = nn.scan(
+                following,
+                {"params": 0, "batch_stats": 0},
+                length=len(self.keep) - 1,
+                split_rngs={"params": True, "dropout": True},
+            )
             sums, _ = loop(block(stride=1, name="others"), sums, *probabilities)
         return untile(settle(nn.relu(sums))), untile(sums)
 
@@ -147,9 +156,17 @@ class ResNet(nn.Module):
         """One of the stages; alone it keeps all its blocks."""
         first, count = sum(self.blocks[:number]), self.blocks[number]
         keep = self.survival[first : first + count] if name else ()
-        return Stage(self.channels[number], 2 if number else 1, self.norm, self.conv,
-                     self.projection, self.bottleneck, self.width, keep or (1.0,) * count,
-                     name=name)  # fmt: skip
+        return Stage(
+            self.channels[number],
+            2 if number else 1,
+            self.norm,
+            self.conv,
+            self.projection,
+            self.bottleneck,
+            self.width,
+            keep or (1.0,) * count,
+            name=name,
+        )
 
     @nn.compact
     def __call__(self, x, *, train, mask):

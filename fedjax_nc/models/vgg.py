@@ -29,8 +29,15 @@ class VGG11(nn.Module):
             for number, channels in enumerate(stage, 1):
                 pool = number == len(stage) and min(x.shape[1:3]) > 1
                 inside = pool and self.norm == "none"  # if nothing comes between
-                x = Conv(channels, 3, padding=1, bias=True, lowering=self.conv, pool=inside,
-                         kernel_init=he_fan_out)(x)  # fmt: skip
+                x = Conv(
+                    channels,
+                    3,
+                    padding=1,
+                    bias=True,
+                    lowering=self.conv,
+                    pool=inside,
+                    kernel_init=he_fan_out,
+                )(x)
                 x = Norm(self.norm)(x, train=train, mask=mask)
                 x = max_pool(x) if pool and not inside else x
                 before, x = x, nn.relu(x)

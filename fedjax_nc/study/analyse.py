@@ -42,52 +42,72 @@ class Study(NamedTuple):
 _CLIENTS = ("examples", "clients")
 WAYS = {
     "hessian": Study(
-        "Curvature", "The Hessian of the mean cross-entropy over training examples, the network in "
+        "Curvature",
+        "The Hessian of the mean cross-entropy over training examples, the network in "
         "evaluation mode, with respect to the parameters the method trains. λ_max and the trace "
         "are of the global model; H_N and H_D compare the diagonals of clients' Hessians after "
         "local training, one number per tensor (FedAlign's code) or per parameter (its text).",
-        curvature.hessian, figures_hessian.draw,
+        curvature.hessian,
+        figures_hessian.draw,
         (*_CLIENTS, "few", "eigenvalues", "products", "probes", "seed"),
     ),
     "landscape": Study(
-        "Loss landscape", "The mean training cross-entropy over planes through the global model. "
+        "Loss landscape",
+        "The mean training cross-entropy over planes through the global model. "
         "BatchNorm keeps the global model's statistics; clients' models are shown where the plane "
         "comes nearest to them.",
-        curvature.landscape, figures_landscape.draw,
+        curvature.landscape,
+        figures_landscape.draw,
         (*_CLIENTS, "few", "grid", "radius", "products", "seed"),
     ),
     "collapse": Study(
-        "Neural collapse", "How close the global model's test features are to one point per "
+        "Neural collapse",
+        "How close the global model's test features are to one point per "
         "class and these to a simplex ETF: 0 is full collapse in every row but the consistency of "
         "prototypes, where 1 is best.",
-        geometry.collapse, figures_collapse.draw, _CLIENTS,
+        geometry.collapse,
+        figures_collapse.draw,
+        _CLIENTS,
     ),
     "spectrum": Study(
-        "Spectrum of features", "Singular values of the test features' covariance, and the number "
+        "Spectrum of features",
+        "Singular values of the test features' covariance, and the number "
         "of directions they amount to, before and after the projector.",
-        geometry.spectrum, figures_spectrum.draw,
+        geometry.spectrum,
+        figures_spectrum.draw,
     ),
     "alignment": Study(
-        "Alignment", "Clients' models after local training against the global model they started "
+        "Alignment",
+        "Clients' models after local training against the global model they started "
         "from, on test examples of the classes each client has and of those it has not; means over "
         "clients with their standard error.",
-        geometry.alignment, figures_alignment.draw, _CLIENTS,
+        geometry.alignment,
+        figures_alignment.draw,
+        _CLIENTS,
     ),
     "relations": Study(
-        "Class relations", "CR: the softmax of class vectors' products. SL: the mean soft label "
+        "Class relations",
+        "CR: the softmax of class vectors' products. SL: the mean soft label "
         "of every class under clients' models.",
-        geometry.relations, figures_relations.draw, (*_CLIENTS, "seed"),
+        geometry.relations,
+        figures_relations.draw,
+        (*_CLIENTS, "seed"),
     ),
     "bias": Study(
-        "Classifier bias", "How alike clients' class vectors and prototypes point after local "
-        "training.",
-        geometry.bias, figures_bias.draw, _CLIENTS,
+        "Classifier bias",
+        "How alike clients' class vectors and prototypes point after local training.",
+        geometry.bias,
+        figures_bias.draw,
+        _CLIENTS,
     ),
     "cost": Study(
-        "Cost", "What the network and a round cost, and when an accuracy was reached.",
-        cost.cost, figures_cost.draw, ("targets",),
+        "Cost",
+        "What the network and a round cost, and when an accuracy was reached.",
+        cost.cost,
+        figures_cost.draw,
+        ("targets",),
     ),
-}  # fmt: skip
+}
 assert tuple(WAYS) == STUDIES
 
 
@@ -116,8 +136,13 @@ def analyse(
                     raise
                 numbers = {"skipped": str(error)}
             seconds = round(time.perf_counter() - start, 2)
-            known = {"study": name, "method": cfg.method, "seconds": seconds, "asked": asked,
-                     "numbers": numbers}  # fmt: skip
+            known = {
+                "study": name,
+                "method": cfg.method,
+                "seconds": seconds,
+                "asked": asked,
+                "numbers": numbers,
+            }
             folder.mkdir(exist_ok=True)
             rundir.write_atomically(file, json.dumps(known) + "\n")
         found[name] = known["numbers"]

@@ -22,10 +22,13 @@ def cost(run: Subject, progress: Progress) -> dict[str, Any]:
     size = dry_run.size_of(cfg.model, job.data.pool.x.shape[1:], job.data.class_counts.shape[-1])
     numbers = {
         "parameters": tree.num_elements(run.state.weights.params),
-        "mflops": size.multiply_adds / 1e6, "bytes_up": up, "bytes_down": down,
-        "participants": cfg.federation.participants, "curve": curve,
+        "mflops": size.multiply_adds / 1e6,
+        "bytes_up": up,
+        "bytes_down": down,
+        "participants": cfg.federation.participants,
+        "curve": curve,
         "flops_per_round": dry_run.round_flops(job, run.state),
-    }  # fmt: skip
+    }
     return numbers | {"targets": _reached(numbers, run.options.targets or _shares([numbers]))}
 
 

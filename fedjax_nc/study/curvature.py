@@ -34,13 +34,15 @@ def hessian(run: Subject, progress: Progress) -> dict[str, Any]:
     density = lanczos.smooth(ritz.values, ritz.weights, points=400, width=0.01)
     several = probe(_hessian(run, run.local_models, True), progress=partial(progress, "clients"))
     return {
-        "examples": int(run.probe.train.mask.sum()), "parameters": one.size,
-        "eigenvalues": top.values, "errors": top.errors,
+        "examples": int(run.probe.train.mask.sum()),
+        "parameters": one.size,
+        "eigenvalues": top.values,
+        "errors": top.errors,
         "power": {"eigenvalue": power.values[0], "products": power.products},
         "trace": {"mean": trace.mean, "sem": trace.error, "probes": trace.probes},
         "density": {"x": density.x, "y": density.density},
         "clients": _clients(run, several),
-    }  # fmt: skip
+    }
 
 
 def _clients(run: Subject, samples: curvature.Samples) -> dict[str, Any]:
@@ -57,8 +59,12 @@ def _clients(run: Subject, samples: curvature.Samples) -> dict[str, Any]:
         for form, options in forms.items():
             pair = curvature.matching(jnp.asarray(diagonal), **options)
             matching[name] |= dict(zip((f"H_N{form}", f"H_D{form}"), pair, strict=True))
-    return {"ids": run.ids, "trace": [t.mean for t in each], "trace_sem": [t.error for t in each],
-            "matching": matching}  # fmt: skip
+    return {
+        "ids": run.ids,
+        "trace": [t.mean for t in each],
+        "trace_sem": [t.error for t in each],
+        "matching": matching,
+    }
 
 
 def landscape(run: Subject, progress: Progress) -> dict[str, Any]:
@@ -78,10 +84,15 @@ def landscape(run: Subject, progress: Progress) -> dict[str, Any]:
             surfaces.coordinates(plane, tree.take(every.params, i)) for i in range(len(names))
         ]
         found[name] = {
-            "x": xs, "y": xs, "loss": loss, "axes": axes,
-            "models": [{"name": n, "x": p[0], "y": p[1], "loss": h}
-                       for n, p, h in zip(names, places, heights, strict=True)],
-        }  # fmt: skip
+            "x": xs,
+            "y": xs,
+            "loss": loss,
+            "axes": axes,
+            "models": [
+                {"name": n, "x": p[0], "y": p[1], "loss": h}
+                for n, p, h in zip(names, places, heights, strict=True)
+            ],
+        }
     return {"planes": found}
 
 
@@ -117,9 +128,12 @@ def check(run: Subject) -> dict[str, str]:
     key, classes = jax.random.key(run.options.seed), run.seen.logits.shape[-1]
     model = _small_network(x.shape[1], classes)
     make = products.make_hessian(
-        model, lambda pool, numbers, mask, _: Batch(pool.x[numbers], pool.y[numbers], mask),
-        run.job.executor, BATCH, ("body", "head"),
-    )  # fmt: skip
+        model,
+        lambda pool, numbers, mask, _: Batch(pool.x[numbers], pool.y[numbers], mask),
+        run.job.executor,
+        BATCH,
+        ("body", "head"),
+    )
     pool = Pool(jnp.asarray(x), run.seen.y[run.seen.mask])
     small = make(model.init(key), pool, np.arange(len(x)))
     matrix = products.dense(small)
@@ -161,8 +175,10 @@ def _small_network(features: int, classes: int) -> Model:
 def _hessian(run: Subject, weights: Weights, several: bool = False) -> products.Hessian:
     task, few = run.job.task, run.probe.train
     model, batches = task.trainer.model, task.trainer.batches
-    make = run.once("hessian", lambda: products.make_hessian(
-        model, batches, run.job.executor, BATCH, run.trained))  # fmt: skip
+    make = run.once(
+        "hessian",
+        lambda: products.make_hessian(model, batches, run.job.executor, BATCH, run.trained),
+    )
     numbers = np.asarray(few.numbers)[np.asarray(few.mask)]
     return make(weights, run.probe.pool, numbers, several)
 
@@ -170,9 +186,16 @@ def _hessian(run: Subject, weights: Weights, several: bool = False) -> products.
 def _ritz(run: Subject, progress: Progress) -> lanczos.Ritz:
     """Lanczos on the global model: its eigenvalues, its density, and directions of a plane."""
     key = jax.random.fold_in(jax.random.key(run.options.seed), 0)
-    return run.once("ritz", lambda: lanczos.lanczos(
-        _hessian(run, run.weights), key, starts=STARTS, products=run.options.products,
-        progress=partial(progress, "Lanczos")))  # fmt: skip
+    return run.once(
+        "ritz",
+        lambda: lanczos.lanczos(
+            _hessian(run, run.weights),
+            key,
+            starts=STARTS,
+            products=run.options.products,
+            progress=partial(progress, "Lanczos"),
+        ),
+    )
 
 
 def _losses(run: Subject, models: Weights) -> list[float]:

@@ -9,7 +9,7 @@ import numpy as np
 from fedjax_nc import linalg, losses
 from fedjax_nc.analysis import bias as analysis_bias
 from fedjax_nc.analysis import collapse as analysis_collapse
-from fedjax_nc.analysis import measures  # fmt: skip
+from fedjax_nc.analysis import measures
 from fedjax_nc.analysis import relations as analysis_relations
 from fedjax_nc.errors import UserError
 from fedjax_nc.io import records
@@ -92,11 +92,13 @@ def bias(run: Subject, progress: Progress) -> dict[str, Any]:
     own = run.own.features
     prototypes = analysis_bias.pairwise_cosines(own.mean, own.count > 0)
     return {
-        "ids": run.ids, "classifiers": classifiers, "prototypes": prototypes,
+        "ids": run.ids,
+        "classifiers": classifiers,
+        "prototypes": prototypes,
         "mean_classifiers": analysis_bias.mean_off_diagonal(classifiers),
         "mean_prototypes": analysis_bias.mean_off_diagonal(prototypes),
         "counts": run.counts,
-    }  # fmt: skip
+    }
 
 
 def tracked(run: Subject, name: str) -> list[dict[str, Any]]:
@@ -117,6 +119,4 @@ def _tsne(run: Subject, vectors: jax.Array) -> dict[str, Any]:
     places = TSNE(random_state=run.options.seed, perplexity=perplexity, init="pca").fit_transform(
         points
     )
-    return {
-        "points": places[:count], "labels": run.seen.y[:count], "vectors": places[count:]
-    }  # fmt: skip
+    return {"points": places[:count], "labels": run.seen.y[:count], "vectors": places[count:]}

@@ -132,9 +132,10 @@ def load(directory: Path, options: Options, data_dir: str | None = None) -> Subj
     cfg = rundir.read(directory)
     where = cfg.data.dir if data_dir is None else data_dir
     cfg = dataclasses.replace(
-        cfg, data=dataclasses.replace(cfg.data, dir=where),
+        cfg,
+        data=dataclasses.replace(cfg.data, dir=where),
         execution=dataclasses.replace(cfg.execution, executor="auto", devices=0),
-    )  # fmt: skip
+    )
     job = prepare(cfg)
     template, on_host = first_state(job)
     number = options.round or checkpoint.last(directory / "ckpt")

@@ -13,9 +13,13 @@ _COLLAPSE = {
     "nc2_angles": "NC2, mean deviation of cosines", "nc3": "NC3, head and class means",
     "nc4": "NC4, head and nearest mean disagree", "nc_error": "NC error (FedETF)",
 }  # fmt: skip
-_ALIGNMENT = {"cosine": "cosine with the class vector", "gap": "gap to the global model",
-              "distance": "feature distance", "relative": "relative feature distance",
-              "angle": "angle to the global feature, °"}  # fmt: skip
+_ALIGNMENT = {
+    "cosine": "cosine with the class vector",
+    "gap": "gap to the global model",
+    "distance": "feature distance",
+    "relative": "relative feature distance",
+    "angle": "angle to the global feature, °",
+}
 _MATCHING = {"H_N": "H_N", "H_D": "H_D", "H_N_squared": "H_N, squared norms",
              "H_D_squared": "H_D, squared norms", "H_N_others": "H_N, other clients only",
              "H_D_others": "H_D, other clients only"}  # fmt: skip
@@ -23,9 +27,16 @@ _MATCHING = {"H_N": "H_N", "H_D": "H_D", "H_N_squared": "H_N, squared norms",
 
 def tables(study: str, runs: Runs) -> list[Table]:
     """One row per number, one column per run."""
-    rows = {"hessian": _hessian, "landscape": _landscape, "collapse": _collapse,
-            "spectrum": _spectrum, "alignment": _alignment, "relations": _relations,
-            "bias": _bias, "cost": _cost}[study](runs)  # fmt: skip
+    rows = {
+        "hessian": _hessian,
+        "landscape": _landscape,
+        "collapse": _collapse,
+        "spectrum": _spectrum,
+        "alignment": _alignment,
+        "relations": _relations,
+        "bias": _bias,
+        "cost": _cost,
+    }[study](runs)
     return [Table(["", *runs], [[name, *cells] for name, cells in rows])]
 
 

@@ -33,9 +33,14 @@ class Summary(NamedTuple):
 
 
 def score_row(
-    trainer: local.Trainer, batch_size: int, weights: Weights, pool: Pool, row: Table,
-    predict: Callable[[Outputs], jax.Array] = lambda out: out.logits, before: Score | None = None,
-) -> Score:  # fmt: skip
+    trainer: local.Trainer,
+    batch_size: int,
+    weights: Weights,
+    pool: Pool,
+    row: Table,
+    predict: Callable[[Outputs], jax.Array] = lambda out: out.logits,
+    before: Score | None = None,
+) -> Score:
     """Score of one model on one row of examples, on top of what it had `before`."""
 
     def score(out, batch):
@@ -92,9 +97,12 @@ def make_evaluate(
 
 
 def make_personalise(
-    task: Task, executor: Executor, batch_size: int, phases: tuple,
+    task: Task,
+    executor: Executor,
+    batch_size: int,
+    phases: tuple,
     seeds: FederatedData | None = None,
-) -> Callable[..., Score]:  # fmt: skip
+) -> Callable[..., Score]:
     """Train clients from the final model with these phases and score each on its own test set.
 
     The same local loop as a round, nothing uploaded. The result is a function of (state, ids,
@@ -110,8 +118,14 @@ def make_personalise(
         opts = row["kept"].get("optimizer") if phases == task.method.phases else None
 
         def test(weights: Weights) -> Score:
-            return score_row(trainer, batch_size, weights, pool, row["test"],
-                             lambda out: task.method.predict(out, weights, view))  # fmt: skip
+            return score_row(
+                trainer,
+                batch_size,
+                weights,
+                pool,
+                row["test"],
+                lambda out: task.method.predict(out, weights, view),
+            )
 
         return local.run_phases(trainer, phases, hyper, me, opts, test).seen, {}
 
@@ -128,9 +142,16 @@ def make_personalise(
 
 
 def personalise(
-    task: Task, executor: Executor, batch_size: int, phases: tuple, state: State, hyper: Hyper,
-    feed: stream.Feed, progress: Callable[[int, int], None], seeds: FederatedData | None = None,
-) -> Score:  # fmt: skip
+    task: Task,
+    executor: Executor,
+    batch_size: int,
+    phases: tuple,
+    state: State,
+    hyper: Hyper,
+    feed: stream.Feed,
+    progress: Callable[[int, int], None],
+    seeds: FederatedData | None = None,
+) -> Score:
     """All clients' own models on their own tests, in about ten steps so that progress shows."""
     clients, axis = task.federation.clients, 0 if seeds is None else 1
     group = min(clients, executor.lanes * -(-clients // (10 * executor.lanes)))

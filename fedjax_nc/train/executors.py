@@ -98,8 +98,9 @@ def make_executor(name: str, *, devices: int = 0, chunk: int = 4) -> Executor:
     elif name == "auto":
         name = "sharded" if devices > 1 else "chunked"
     if name == "sharded":
-        mesh = jax.make_mesh((devices,), ("clients",), axis_types=(AxisType.Auto,),
-                             devices=jax.devices()[:devices])  # fmt: skip
+        mesh = jax.make_mesh(
+            (devices,), ("clients",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices]
+        )
         return Executor(name, devices, 1 if cpu else chunk, mesh)
     return Executor(name, chunk={"vmap": 0, "chunked": chunk}.get(name, 1))
 
@@ -158,9 +159,12 @@ def _run(
         split, whole = PartitionSpec("clients"), PartitionSpec()
         # check_vma: loop carries start as constants and become device-varying, which it refuses
         on_device = jax.shard_map(
-            on_device, mesh=executor.mesh, in_specs=(whole, whole, split, split, split),
-            out_specs=(split, whole), check_vma=False,
-        )  # fmt: skip
+            on_device,
+            mesh=executor.mesh,
+            in_specs=(whole, whole, split, split, split),
+            out_specs=(split, whole),
+            check_vma=False,
+        )
     outs, sums = on_device(broadcast, rows, members[of_slot], seed[of_slot], held)
     rank = jnp.argsort(order)
     where = slot[rank // chunk] * chunk + rank % chunk

@@ -65,8 +65,14 @@ def of_phase(
     if not isinstance(own, SGD):
         assert view is not None
         return own(view), 1.0
-    plain = dataclasses.replace(local, optimizer="sgd", momentum=own.momentum, nesterov=False,
-                                weight_decay=own.weight_decay, clip=0.0)  # fmt: skip
+    plain = dataclasses.replace(
+        local,
+        optimizer="sgd",
+        momentum=own.momentum,
+        nesterov=False,
+        weight_decay=own.weight_decay,
+        clip=0.0,
+    )
     return direction(plain), lr if own.lr is None else own.lr
 
 
@@ -106,12 +112,20 @@ def make_objective(trainer: Trainer, phase: Phase, term_weights, client: Client,
         )
         terms = [t if wanted(t.name) else t._replace(fn=_nothing) for t in phase.terms]
         values = [jnp.zeros(()) for _ in terms]
-        context = Context(trainer.model, weights, view.received, batch, out, view.shared,
-                          view.client, view.info, key_terms)  # fmt: skip
+        context = Context(
+            trainer.model,
+            weights,
+            view.received,
+            batch,
+            out,
+            view.shared,
+            view.client,
+            view.info,
+            key_terms,
+        )
         for seen, share in batches:
             of_batch = dataclasses.replace(context, batch=seen)
-            values = [v + share * term.fn(of_batch)
-                      for v, term in zip(values, terms, strict=True)]  # fmt: skip
+            values = [v + share * term.fn(of_batch) for v, term in zip(values, terms, strict=True)]
         total = sum((w * v for w, v in zip(term_weights, values, strict=True)), jnp.zeros(()))
         named = {t.name: v for t, v in zip(phase.terms, values, strict=True)} | {"loss": total}
         return total, (new_stats if trains_body else stats, named)
@@ -173,9 +187,13 @@ class Trained(NamedTuple):
 
 
 def run_phases(
-    trainer: Trainer, phases: tuple[Phase | Repeat, ...], hyper: Hyper, client: Client, opts=None,
+    trainer: Trainer,
+    phases: tuple[Phase | Repeat, ...],
+    hyper: Hyper,
+    client: Client,
+    opts=None,
     watch: Callable[[Weights], Any] = lambda weights: {},
-) -> Trained:  # fmt: skip
+) -> Trained:
     """Train phases one after another from what the client received."""
     weights, slots, sums, new_opts, seen = client.view.received, {}, {}, [], []
     turns: dict[str | None, int] = {}  # models that are trained side by side see the same batches
@@ -195,8 +213,9 @@ def run_phases(
         weights = weights if slot else new
         new_opts.append(opt)
         seen.append(jax.tree.map(lambda x: x[None], watch(new)))
-    return Trained(weights, slots, tuple(new_opts), sums,
-                   jax.tree.map(lambda *x: jnp.concatenate(x), *seen))  # fmt: skip
+    return Trained(
+        weights, slots, tuple(new_opts), sums, jax.tree.map(lambda *x: jnp.concatenate(x), *seen)
+    )
 
 
 def _repeat(trainer, repeat, lr, client, weights, key, watch):
@@ -212,9 +231,15 @@ def _repeat(trainer, repeat, lr, client, weights, key, watch):
 
 
 def sum_over(
-    trainer: Trainer, batch_size: int, weights: Weights, pool: Pool, row: Table,
-    fn: Callable[..., Any], key: jax.Array | None = None, start: Any = None,
-) -> Any:  # fmt: skip
+    trainer: Trainer,
+    batch_size: int,
+    weights: Weights,
+    pool: Pool,
+    row: Table,
+    fn: Callable[..., Any],
+    key: jax.Array | None = None,
+    start: Any = None,
+) -> Any:
     """Sum of fn(outputs, batch) over a row of examples, as many batches as it needs.
 
     In evaluation mode; with a key the batches are augmented as in training. `start` is the sum of

@@ -53,10 +53,13 @@ def build(task: Task, key: jax.Array) -> tuple[Weights, dict[str, Any], dict[str
         kept["personal"] = personal_of(task.method, weights)
     if task.trainer.local.keep_optimizer:
         kept["optimizer"] = tuple(
-            () if callable(p.optimizer) else
-            local.of_phase(task.trainer.local, p, 1.0)[0].init(
-                weights.params if p.train is None else tree.pick(weights.params, p.train))
-            for p in task.method.phases)  # fmt: skip
+            ()
+            if callable(p.optimizer)
+            else local.of_phase(task.trainer.local, p, 1.0)[0].init(
+                weights.params if p.train is None else tree.pick(weights.params, p.train)
+            )
+            for p in task.method.phases
+        )
     return weights, shared, kept
 
 
@@ -112,26 +115,47 @@ def make_client(task: Task) -> Callable[[Any, Any], tuple[Any, Any]]:
 
         def over_data(fn, augment=False):
             table, key = Table(row["index"], row["size"]), jax.random.fold_in(row["key"], 2**31)
-            return local.sum_over(trainer, trainer.local.batch_size, weights, pool, table, fn,
-                                  key if augment else None)  # fmt: skip
+            return local.sum_over(
+                trainer,
+                trainer.local.batch_size,
+                weights,
+                pool,
+                table,
+                fn,
+                key if augment else None,
+            )
 
         active = row["size"] > 0  # a client without data changes nothing
         kind = method.weights or federation.weights
         weight = jnp.where(active, _weight(kind, trainer.local, row["size"]), 0.0)
-        finished = Finished(view.received, weights, shared, kept, view.info, weight,
-                            trained.slots, trained.opts, over_data)  # fmt: skip
+        finished = Finished(
+            view.received,
+            weights,
+            shared,
+            kept,
+            view.info,
+            weight,
+            trained.slots,
+            trained.opts,
+            over_data,
+        )
         new = {p.name: p.keep(finished) for p in method.parts if p.keep}
         if method.personal:
             new["personal"] = personal_of(method, weights)
         if trainer.local.keep_optimizer:
             new["optimizer"] = tuple(
                 () if callable(p.optimizer) else opt
-                for p, opt in zip(method.phases, trained.opts, strict=True))  # fmt: skip
+                for p, opt in zip(method.phases, trained.opts, strict=True)
+            )
 
         update = tree.sub(upload_of(method, weights), upload_of(method, received))
         update = tree.scale(weight, method.update(update, view.info))
-        upload = {"update": update, "weight": weight, "clients": active.astype(weight.dtype),
-                  "sums": trained.sums}  # fmt: skip
+        upload = {
+            "update": update,
+            "weight": weight,
+            "clients": active.astype(weight.dtype),
+            "sums": trained.sums,
+        }
         upload |= {p.name: p.collect(finished) for p in method.parts if p.collect}
         kept = {**kept, **tree.select(active, new, tree.pick(kept, tuple(new)))}
         upload = tree.pack(upload)
@@ -201,8 +225,11 @@ def _pieces(task: Task, executor: Executor):
         weights, pool = broadcast
         table = Table(row["index"], row["size"])
         size = trainer.local.batch_size
-        return {}, {p.name: local.sum_over(trainer, size, weights, pool, table, p.exchange)
-                    for p in method.parts if p.exchange}  # fmt: skip
+        return {}, {
+            p.name: local.sum_over(trainer, size, weights, pool, table, p.exchange)
+            for p in method.parts
+            if p.exchange
+        }
 
     def core(state, kept, ids, hyper, data):
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.round), 1)
@@ -212,12 +239,21 @@ def _pieces(task: Task, executor: Executor):
         sums = tree.unpack(packed)
         total = jnp.maximum(sums["weight"], jnp.finfo(sums["weight"].dtype).tiny)
         mean = tree.scale(1.0 / total, sums["update"])
-        arrived = Arrived(upload_of(method, state.weights), mean, sums, sums["weight"],
-                          sums["clients"], federation.clients)  # fmt: skip
+        arrived = Arrived(
+            upload_of(method, state.weights),
+            mean,
+            sums,
+            sums["weight"],
+            sums["clients"],
+            federation.clients,
+        )
 
         def reduce(shared, sums, parts):
-            return shared | {p.name: p.reduce(shared[p.name], sums.get(p.name), arrived)
-                             for p in parts if p.reduce}  # fmt: skip
+            return shared | {
+                p.name: p.reduce(shared[p.name], sums.get(p.name), arrived)
+                for p in parts
+                if p.reduce
+            }
 
         shared = reduce(dict(state.shared), sums, [p for p in method.parts if not p.exchange])
         # groups nobody trains and personal ones are not in the update: they stay bit for bit

@@ -20,8 +20,9 @@ def traffic(task: Task, pool: Pool) -> tuple[int, int]:
         one = Table(jnp.zeros(trainer.local.batch_size, jnp.int32), jnp.ones((), jnp.int32))
 
         def over_data(fn, augment=False):
-            return local.sum_over(trainer, trainer.local.batch_size, weights, pool, one, fn,
-                                  key if augment else None)  # fmt: skip
+            return local.sum_over(
+                trainer, trainer.local.batch_size, weights, pool, one, fn, key if augment else None
+            )
 
         classes = weights.params["head"]["kernel"].shape[1]
         info = ClientInfo(one.size, jnp.ones(classes), one.size, jnp.ones(()), 0.0)
