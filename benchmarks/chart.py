@@ -74,14 +74,14 @@ def sheets(result: dict[str, Any]) -> list[Sheet]:
     made = []
     for title, rows in panels(result.get("rows", [])):
         cells = [[label(row, title), *(cell(row) for cell in _COLUMNS.values())] for row in rows]
-        made.append(Sheet(title, ["", *_COLUMNS], cells))
+        made.append(Sheet(title, ["", *_COLUMNS], rows=cells))
     if "unequal" in result:
         head = ["steps of ten clients", "unequal s/round", "equal s/round", "unequal / equal"]
         cells = [
             [name, f"{c['seconds']:.3f}", f"{c['equal_seconds']:.3f}", ratio(c["ratio"])]
             for name, c in result["unequal"]["cases"].items()
         ]
-        made.append(Sheet(f"unequal clients, {result['unequal']['model']}", head, cells))
+        made.append(Sheet(f"unequal clients, {result['unequal']['model']}", head, rows=cells))
     if "seeds" in result:
         s = result["seeds"]
         parts = {"a steady round": s, f"`{s['command']['command']}`": s["command"]}
@@ -90,7 +90,7 @@ def sheets(result: dict[str, Any]) -> list[Sheet]:
             for name, r in parts.items()
         ]
         head = ["", "three seeds s", "one seed s", "three / one"]
-        made.append(Sheet(f"seeds in parallel, {s['model']}", head, cells))
+        made.append(Sheet(f"seeds in parallel, {s['model']}", head, rows=cells))
     if "growth" in result:
         g = result["growth"]
         parts = {
@@ -102,7 +102,7 @@ def sheets(result: dict[str, Any]) -> list[Sheet]:
             [name, f"{g[f'{key}_seconds']:.3f}", f"{g[f'{key}_memory_mb']:.0f}"]
             for name, key in parts.items()
         ]
-        made.append(Sheet(f"growth, {g['model']}", ["", "s/round", "MB"], cells))
+        made.append(Sheet(f"growth, {g['model']}", ["", "s/round", "MB"], rows=cells))
     if "start" in result:
         s = result["start"]
         cells = [
@@ -110,7 +110,7 @@ def sheets(result: dict[str, Any]) -> list[Sheet]:
             ["warm compile cache", f"{s['warm_seconds']:.2f}"],
         ]
         head = [s["command"], "s to the end of the first round"]
-        made.append(Sheet("start, imports included", head, cells))
+        made.append(Sheet("start, imports included", head, rows=cells))
     if "method_cost" in result:
         cells = [
             [
@@ -124,7 +124,7 @@ def sheets(result: dict[str, Any]) -> list[Sheet]:
             for r in result["method_cost"]["rows"]
         ]
         head = ["", "model", "ms per step", "step", "round", "memory"]
-        made.append(Sheet("cost beside FedAvg's on the same model", head, cells))
+        made.append(Sheet("cost beside FedAvg's on the same model", head, rows=cells))
     if "models" in result:
         m = result["models"]
         cells = [
@@ -150,7 +150,9 @@ def sheets(result: dict[str, Any]) -> list[Sheet]:
             "GFLOP/s",
             "MB per client",
         ]
-        made.append(Sheet(f"local training of every model, batch {m['batch_size']}", head, cells))
+        made.append(
+            Sheet(f"local training of every model, batch {m['batch_size']}", head, rows=cells)
+        )
     if "hessian" in result:
         made.append(_products(result["hessian"]))
     if "shapes" in result:
@@ -197,7 +199,7 @@ def _products(h: dict[str, Any]) -> Sheet:
         "over ours alone",
         "over ours in the program",
     ]
-    return Sheet(title, head, lines)
+    return Sheet(title, head, rows=lines)
 
 
 def _convolutions(result: dict[str, Any]) -> Sheet:
@@ -216,7 +218,7 @@ def _convolutions(result: dict[str, Any]) -> Sheet:
         shape += f", {at_once} clients at once" if at_once > 1 else ""
         lines.append([shape, *cells, row["auto"]])
     title = f"milliseconds per step of {result['batch']} images on every core at once"
-    return Sheet(title, ["layer", *names, "auto takes"], lines)
+    return Sheet(title, ["layer", *names, "auto takes"], rows=lines)
 
 
 def markdown(sheet: Sheet) -> str:

@@ -47,24 +47,24 @@ class Shape(NamedTuple):
 
 
 SHAPES = [
-    Shape(28, 1, 10, 5, first=True),  # cnn, grey
-    Shape(12, 10, 20, 5),
-    Shape(32, 3, 6, 5, first=True),  # cnn, colour
-    Shape(14, 6, 16, 5),
-    Shape(32, 3, 32, 5, first=True),  # fedavg_cnn
-    Shape(14, 32, 64, 5),
-    Shape(32, 3, 16, 3, padding=1, first=True),  # resnet20
-    Shape(32, 16, 16, 3, padding=1),
-    Shape(32, 16, 32, 3, stride=2, padding=1),
-    Shape(16, 32, 32, 3, padding=1),
-    Shape(8, 64, 64, 3, padding=1),
-    Shape(32, 16, 32, 1, stride=2),
-    Shape(16, 64, 64, 3, padding=1, groups=64),  # depthwise
-    Shape(16, 64, 64, 3, padding=1, groups=4),
-    Shape(16, 64, 64, 3, padding=1, groups=64, clients=5),
-    Shape(16, 192, 192, 3, stride=2, padding=1, groups=192),  # mobilenet_v2
-    Shape(16, 192, 192, 3, stride=2, padding=1, groups=192, clients=5),
-    Shape(16, 64, 64, 3, padding=1, groups=4, clients=5),
+    Shape(28, 1, outputs=10, kernel=5, first=True),  # cnn, grey
+    Shape(12, 10, outputs=20, kernel=5),
+    Shape(32, 3, outputs=6, kernel=5, first=True),  # cnn, colour
+    Shape(14, 6, outputs=16, kernel=5),
+    Shape(32, 3, outputs=32, kernel=5, first=True),  # fedavg_cnn
+    Shape(14, 32, outputs=64, kernel=5),
+    Shape(32, 3, outputs=16, kernel=3, padding=1, first=True),  # resnet20
+    Shape(32, 16, outputs=16, kernel=3, padding=1),
+    Shape(32, 16, outputs=32, kernel=3, stride=2, padding=1),
+    Shape(16, 32, outputs=32, kernel=3, padding=1),
+    Shape(8, 64, outputs=64, kernel=3, padding=1),
+    Shape(32, 16, outputs=32, kernel=1, stride=2),
+    Shape(16, 64, outputs=64, kernel=3, padding=1, groups=64),  # depthwise
+    Shape(16, 64, outputs=64, kernel=3, padding=1, groups=4),
+    Shape(16, 64, outputs=64, kernel=3, padding=1, groups=64, clients=5),
+    Shape(16, 192, outputs=192, kernel=3, stride=2, padding=1, groups=192),  # mobilenet_v2
+    Shape(16, 192, outputs=192, kernel=3, stride=2, padding=1, groups=192, clients=5),
+    Shape(16, 64, outputs=64, kernel=3, padding=1, groups=4, clients=5),
 ]
 SPECIAL = {
     "pointwise": lambda s: s.kernel == 1,
@@ -79,7 +79,7 @@ def candidates(shape: Shape) -> dict[str, Callable]:
     names = [
         n
         for n in ("native", "canonical", "im2col", "winograd")
-        if conv.can(n, shape.kernel, shape.stride, shape.groups)
+        if conv.can(n, shape.kernel, stride=shape.stride, groups=shape.groups)
     ]
     found: dict[str, Callable] = {
         n: partial(conv.convolve, stride=shape.stride, pads=pads, groups=shape.groups, name=n)
@@ -139,7 +139,12 @@ def chosen(shape: Shape) -> str:
     """What `auto` takes."""
     out = (shape.side + 2 * shape.padding - shape.kernel) // shape.stride + 1
     return conv.choose(
-        jax.default_backend(), shape.kernel, shape.stride, shape.inputs, shape.groups, out
+        jax.default_backend(),
+        shape.kernel,
+        stride=shape.stride,
+        channels=shape.inputs,
+        groups=shape.groups,
+        smallest=out,
     )
 
 

@@ -58,17 +58,27 @@ def make_case(flags: argparse.Namespace) -> Case:
     """A model as it starts, and the first images of CIFAR-10, or random ones."""
     spec = DATASETS["cifar10"]
     try:
-        x, y, *_ = datasets.load("cifar10", None, spec)
+        x, y, *_ = datasets.load("cifar10", None, spec=spec)
         x, y, images = x[: flags.images], y[: flags.images], "cifar10"
     except UserError:
         x, y = workload.arrays(_workload(flags))
         images = "random, since cifar10 is not prepared"
-    model = models.build(flags.model, spec.shape, spec.classes, HeadSpec(), conv=flags.conv)
+    model = models.build(
+        flags.model, spec.shape, classes=spec.classes, head=HeadSpec(), conv=flags.conv
+    )
     batches, executor = federated.make_batches(spec), make_executor("auto")
     weights = jax.jit(model.init)(jax.random.key(SEED))
-    at = hessian.make_hessian(model, batches, executor, flags.batch_size, tuple(weights.params))
+    at = hessian.make_hessian(
+        model, batches, executor=executor, batch_size=flags.batch_size, groups=tuple(weights.params)
+    )
     pool = Pool(jnp.asarray(x), jnp.asarray(y, jnp.int32))
-    return Case(model, batches, executor, at(weights, pool, np.arange(flags.images)), images)
+    return Case(
+        model,
+        batches,
+        executor=executor,
+        hessian=at(weights, pool, np.arange(flags.images)),
+        images=images,
+    )
 
 
 def make_gradient(case: Case) -> Callable[..., Any]:
@@ -124,7 +134,7 @@ def measure(flags: argparse.Namespace) -> dict[str, Any]:
     probes = flags.products - alone
     chunk = min(flags.chunk, probes)
     h, peers = case.hessian, _peers(flags)
-    signs = curvature.rademacher(h.point, jax.random.key(SEED), jnp.arange(1))
+    signs = curvature.rademacher(h.point, jax.random.key(SEED), numbers=jnp.arange(1))
     vector = case.executor.place(signs)
     total = 3 + (flags.repeats + 1) * 2 * (1 + len(peers)) + alone + chunk * -(-probes // chunk)
     with Progressing("hessian", total) as progress:
@@ -144,7 +154,7 @@ def measure(flags: argparse.Namespace) -> dict[str, Any]:
             "gradient": lambda: timed(programs["gradient"], h),
             "product": lambda: timed(programs["product"], h, vector),
         }
-        times = _take_turns(run, peers, flags.repeats, progress)
+        times = _take_turns(run, peers, repeats=flags.repeats, progress=progress)
         seconds, cpu, (ritz, found) = timed(programs["whole"], h)
     tensors = np.asarray(found).reshape(-1, found.shape[-1])[:probes]
     top = lanczos.read(ritz)
@@ -244,7 +254,7 @@ def _peers(flags: argparse.Namespace) -> list[race.Contestant]:
         race.Contestant(
             "torch",
             [flags.peer_python, script, workload.encode(w), json.dumps(options | {"tuned": tuned})],
-            w,
+            workload=w,
         )
         for tuned in (False, True)
     ]
@@ -274,7 +284,7 @@ def main(argv: list[str]) -> int:
         ]
         for kind, given, allowed in named:
             if given not in allowed:
-                raise unknown(kind, given, filter(None, allowed))
+                raise unknown(kind, given, allowed=filter(None, allowed))
         if flags.model not in fitting(workload.SHAPE):
             raise UserError(
                 f"--model={flags.model} reads no 32x32 images: choose "
@@ -290,7 +300,7 @@ def main(argv: list[str]) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    chart.show(machine.write(flags.out, "hessian", argv, found))
+    chart.show(machine.write(flags.out, "hessian", argv=argv, found=found))
     return 0
 
 

@@ -100,7 +100,7 @@ def make_job(method: str, model: str, batch_size: int, batches: int) -> Job:
     )
     built, trainer = job.task.method, job.task.trainer
     if model == WIDE:
-        wide = base.from_body(Wide(), workload.SHAPE, workload.CLASSES, built.head)
+        wide = base.from_body(Wide(), workload.SHAPE, classes=workload.CLASSES, spec=built.head)
         trainer = trainer._replace(model=wide)
     for check in (t.check for p in built.phases for t in p.terms if t.check):
         check(trainer.model, batch_size)
@@ -112,11 +112,18 @@ def compiled(job: Job) -> tuple[Any, Any, float]:
     task, state, data, hyper = job.task, first_state(job)[0], job.data, make_hyper(job.task, 0)
 
     def train(state, hyper, data):
-        row = tree.take(make_rows(task, state.key, jnp.arange(1), data), 0)
+        row = tree.take(make_rows(task, state.key, ids=jnp.arange(1), data=data), 0)
         kept = tree.take(dict(state.clients), 0)
-        view = make_view(task, state.weights, sent(task.method, state.shared), kept, row, hyper.lr)
-        client = local.Client(data.pool, row["index"], view, row["key"])
-        return local.run_phases(task.trainer, task.method.phases, hyper, client)
+        view = make_view(
+            task,
+            state.weights,
+            shared=sent(task.method, state.shared),
+            kept=kept,
+            row=row,
+            lr=hyper.lr,
+        )
+        client = local.Client(data.pool, row["index"], view=view, key=row["key"])
+        return local.run_phases(task.trainer, task.method.phases, hyper=hyper, client=client)
 
     def seconds(program) -> float:
         mine = jax.block_until_ready(jax.tree.map(jnp.copy, state))  # a round consumes it
@@ -229,7 +236,7 @@ def main(argv: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     found = {"batch_size": flags.batch_size, "epochs": EPOCHS, "rows": rows}
-    machine.write(flags.out, "method_cost", argv, found)
+    machine.write(flags.out, "method_cost", argv=argv, found=found)
     show(rows)
     return 0
 

@@ -157,13 +157,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     flags = parser.parse_args(argv)
     if flags.child:
-        found = measure(flags.child, flags.batch_size, flags.batches, flags.repeats)
+        found = measure(flags.child, flags.batch_size, batches=flags.batches, repeats=flags.repeats)
         print(json.dumps(found))
         return 0
     try:
         for model in flags.models:
             if model not in MODELS:
-                raise unknown("model", model, MODELS)
+                raise unknown("model", model, allowed=MODELS)
         if min(flags.repeats, flags.batches, flags.batch_size) < 1:
             raise UserError("--repeats, --batches and --batch_size: give numbers above zero")
     except UserError as error:
@@ -175,7 +175,7 @@ def main(argv: list[str]) -> int:
             rows.append(row_of(model, flags))
             progress.step(f"{model}: {rows[-1]['cold']:.0f} s to compile")
     found = {"batch_size": flags.batch_size, "batches": flags.batches, "rows": rows}
-    machine.write(flags.out, "models", argv, found)
+    machine.write(flags.out, "models", argv=argv, found=found)
     show(rows)
     return 0
 

@@ -35,32 +35,53 @@ def make_job(w: workload.Workload) -> Job:
         dataset="random",
         local=config.Local(epochs=w.epochs, batch_size=w.batch_size, lr=w.lr, momentum=w.momentum),
         federation=config.Federation(w.clients, w.participants, norm=w.norm),  # type: ignore[arg-type]
-        execution=config.Execution(w.executor, w.chunk, w.devices, conv=w.conv),  # type: ignore[arg-type]
+        execution=config.Execution(w.executor, w.chunk, devices=w.devices, conv=w.conv),  # type: ignore[arg-type]
     )
     config.validate(cfg)
     text, half = DATASETS["imdb_reviews"], (0.5,) * workload.SHAPE[-1]
     if w.model not in MODELS:
-        raise unknown("model", w.model, MODELS)
+        raise unknown("model", w.model, allowed=MODELS)
     if MODELS[w.model].text:
-        spec, (x, y) = text, workload.reviews(w, text.shape[0], text.words)
+        spec, (x, y) = text, workload.reviews(w, text.shape[0], words=text.words)
     else:
         x, y = workload.arrays(w)
-        spec = DatasetSpec("random", workload.CLASSES, workload.SHAPE, len(y), 0, half, half)
+        spec = DatasetSpec(
+            "random",
+            workload.CLASSES,
+            shape=workload.SHAPE,
+            train=len(y),
+            test=0,
+            mean=half,
+            std=half,
+        )
     parts = np.split(np.arange(len(y)), np.cumsum(w.sizes)[:-1])
-    split = federated.Split(parts, [part[:0] for part in parts], "train")
-    arrays = datasets.Arrays(x, y, x[:0], y[:0])
+    split = federated.Split(parts, [part[:0] for part in parts], pool="train")
+    arrays = datasets.Arrays(x, y, test_x=x[:0], test_y=y[:0])
     method = registry.build(w.method)
     model = models.build(
-        w.model, spec.shape, spec.classes, method.head, norm=w.norm, conv=cfg.execution.conv
+        w.model,
+        spec.shape,
+        classes=spec.classes,
+        head=method.head,
+        norm=w.norm,
+        conv=cfg.execution.conv,
     )
-    trainer = local.Trainer(model, cfg.local, federated.make_batches(spec))
+    trainer = local.Trainer(model, cfg.local, batches=federated.make_batches(spec))
     executor = make_executor(w.executor, devices=w.devices, chunk=w.chunk)
-    data = executor.place(federated.assemble(arrays, split, spec.classes))
+    data = executor.place(federated.assemble(arrays, split, classes=spec.classes))
     configs = tuple(dataclasses.replace(cfg, seed=seed) for seed in range(w.seeds))
     shared: Any = None  # by all seeds: the data
-    seeds = Seeds(configs, (split,) * w.seeds, FederatedData(*[shared] * 5))
-    task = Task(method, trainer, cfg.federation)
-    return Job(cfg, task, executor, split, data, (), seeds if w.seeds > 1 else None)
+    seeds = Seeds(configs, (split,) * w.seeds, axes=FederatedData(*[shared] * 5))
+    task = Task(method, trainer, federation=cfg.federation)
+    return Job(
+        cfg,
+        task,
+        executor=executor,
+        split=split,
+        data=data,
+        warnings=(),
+        seeds=seeds if w.seeds > 1 else None,
+    )
 
 
 def make_step(job: Job) -> Callable[[], Any]:
@@ -68,7 +89,9 @@ def make_step(job: Job) -> Callable[[], Any]:
     states = [first_state(job, number) for number in range(len(job.configs))]
     state, on_host = states[0]
     if len(states) > 1:
-        state = place(job, jax.tree.map(lambda *x: jnp.stack(x), *(s for s, _ in states)), False)
+        state = place(
+            job, jax.tree.map(lambda *x: jnp.stack(x), *(s for s, _ in states)), on_host=False
+        )
     hyper = make_hyper(job.task, 0)
     if on_host or not job.executor.jit:
         round_fn = make_round(job.task, job.executor, clients_on_host=on_host)

@@ -30,14 +30,16 @@ class Peer(NamedTuple):
 
 
 PEERS = {
-    "torch": Peer("plain_torch.py", ("torch",), "torch==2.13.0"),
-    "pfl": Peer("run_pfl.py", ("torch", "pfl"), "torch==2.13.0 pfl"),
-    "flower": Peer("run_flower.py", ("torch", "flwr", "ray"), "torch==2.13.0 'flwr[simulation]'"),
+    "torch": Peer("plain_torch.py", ("torch",), install="torch==2.13.0"),
+    "pfl": Peer("run_pfl.py", ("torch", "pfl"), install="torch==2.13.0 pfl"),
+    "flower": Peer(
+        "run_flower.py", ("torch", "flwr", "ray"), install="torch==2.13.0 'flwr[simulation]'"
+    ),
     "fedjax": Peer(
         "run_fedjax.py",
         ("fedjax", "haiku"),
-        "fedjax dm-haiku 'jax<0.11'",
-        ("fedavg_cnn", "resnet20_b"),
+        install="fedjax dm-haiku 'jax<0.11'",
+        models=("fedavg_cnn", "resnet20_b"),
     ),
 }
 
@@ -114,7 +116,7 @@ def ours(workload: Workload, rounds: int, family: str = "ours") -> Contestant:
     """The project itself."""
     options = json.dumps({"rounds": WARM_UP + rounds})
     command = [sys.executable, str(HERE / "ours.py"), encode(workload), options]
-    return Contestant(family, command, workload)
+    return Contestant(family, command, workload=workload)
 
 
 def peers(name: str, workload: Workload, rounds: int, python: str) -> list[Contestant]:
@@ -146,7 +148,7 @@ def peers(name: str, workload: Workload, rounds: int, python: str) -> list[Conte
         Contestant(
             family,
             [python, script, encode(workload), json.dumps(options | {"rounds": WARM_UP + rounds})],
-            workload,
+            workload=workload,
         )
         for family, options in variants
     ]

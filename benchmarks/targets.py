@@ -35,8 +35,8 @@ def unequal(base: Workload, rounds: int) -> dict[str, Any]:
             pair = []
             for family, steps in (("unequal", skewed), ("equal", equal)):
                 fields = {"clients": len(steps), "participants": len(steps), "steps": steps}
-                pair.append(race.ours(dataclasses.replace(base, **fields), rounds, family))
-            race.run(pair, rounds, progress.step)
+                pair.append(race.ours(dataclasses.replace(base, **fields), rounds, family=family))
+            race.run(pair, rounds, progress=progress.step)
             seconds = [statistics.median(one.seconds) for one in pair]
             result[name] = {
                 "steps": skewed,
@@ -50,9 +50,11 @@ def unequal(base: Workload, rounds: int) -> dict[str, Any]:
 
 def seeds(base: Workload, rounds: int) -> dict[str, Any]:
     """Three seeds as one program against one: steady rounds, and whole commands on mnist5k."""
-    pair = [race.ours(dataclasses.replace(base, seeds=n), rounds, f"{n} seeds") for n in (3, 1)]
+    pair = [
+        race.ours(dataclasses.replace(base, seeds=n), rounds, family=f"{n} seeds") for n in (3, 1)
+    ]
     with Progressing("seeds", 2 * (WARM_UP + rounds) + 2 * (1 + PAIRS)) as progress:
-        race.run(pair, rounds, progress.step)
+        race.run(pair, rounds, progress=progress.step)
         three, one = (statistics.median(contestant.seconds) for contestant in pair)
         command = _commands(base, progress)
     return {
@@ -96,11 +98,11 @@ def growth(base: Workload, _rounds: int) -> dict[str, Any]:
     runs = LONG // SHORT
     with Progressing("growth", LONG + runs * SHORT + (runs + 1) * WARM_UP) as progress:
         long = race.ours(base, LONG)
-        race.run([long], LONG, progress.step)
+        race.run([long], LONG, progress=progress.step)
         short = []
         for _ in range(runs):
             short.append(race.ours(base, SHORT))
-            race.run([short[-1]], SHORT, progress.step)
+            race.run([short[-1]], SHORT, progress=progress.step)
     memory = [a["memory_mb"] for a in long.answers[WARM_UP:]]
     return {
         "model": base.model,

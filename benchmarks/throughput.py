@@ -140,7 +140,7 @@ def peer_names(against: str) -> list[str]:
     names = [name.strip() for name in against.split(",") if name.strip()]
     for name in names:
         if name not in race.PEERS:
-            raise unknown("peer", name, race.PEERS)
+            raise unknown("peer", name, allowed=race.PEERS)
     return names
 
 
@@ -152,16 +152,16 @@ def compare(flags: Flags, peak: float) -> list[dict[str, Any]]:
         group = [race.ours(workload, rounds)]
         for name in names:
             try:
-                group += race.peers(name, workload, rounds, flags.compare.peer_python)
+                group += race.peers(name, workload, rounds=rounds, python=flags.compare.peer_python)
             except UserError as error:  # the others go on
                 print(error, file=sys.stderr)
         groups.append(group)
     total = sum(len(group) for group in groups) * (WARM_UP + rounds)
     with Progressing("timing", total) as progress:
         for group in groups:
-            race.run(group, rounds, progress.step)
+            race.run(group, rounds, progress=progress.step)
             flops = group[0].facts["flops_per_round"]
-            new = [race.summary(one, flops, peak) for one in group]
+            new = [race.summary(one, flops, peak_gflops=peak) for one in group]
             rows += [row | {"ratio": row["seconds"] / new[0]["seconds"]} for row in new]
     return rows
 

@@ -55,12 +55,12 @@ class Turns:
 def memory() -> dict[str, float]:
     """Megabytes this process holds now and held at most; with children, all of theirs now."""
     if others := _descendants():
-        total = _field("smaps_rollup", "Pss", os.getpid())
-        total += sum(_field("smaps_rollup", "Pss", pid) for pid in others)
+        total = _field("smaps_rollup", "Pss", pid=os.getpid())
+        total += sum(_field("smaps_rollup", "Pss", pid=pid) for pid in others)
         return {"memory_mb": total, "peak_memory_mb": total}
     return {
-        "memory_mb": _field("status", "VmRSS", os.getpid()),
-        "peak_memory_mb": _field("status", "VmHWM", os.getpid()),
+        "memory_mb": _field("status", "VmRSS", pid=os.getpid()),
+        "peak_memory_mb": _field("status", "VmHWM", pid=os.getpid()),
     }
 
 

@@ -26,7 +26,7 @@ def sheet(results: dict[str, dict[str, Any]]) -> chart.Sheet:
                 _met(value >= 60),
             ]
         )
-    return chart.Sheet("", ["work", "target", "measured", ""], lines)
+    return chart.Sheet("", ["work", "target", "measured", ""], rows=lines)
 
 
 def _ratios(results):

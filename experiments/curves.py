@@ -70,7 +70,7 @@ def main(argv: list[str]) -> int:
         return exit_with(error)
     print(markdown(runs))
     if given.to:
-        curves.together(Path(given.to), {name: rows for name, rows, _ in runs}, given.title)
+        curves.together(Path(given.to), {name: rows for name, rows, _ in runs}, title=given.title)
         print(f"\nwritten: {given.to}", file=sys.stderr)
     return 0
 

@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     )
     given = parser.parse_args(argv)
     try:
-        print(prepare(given.name, given.source, given.directory, side=given.side))
+        print(prepare(given.name, given.source, directory=given.directory, side=given.side))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

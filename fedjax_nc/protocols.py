@@ -35,9 +35,9 @@ def quick(dataset: str, method: str) -> Settings:
     config = RunConfig(
         method,
         dataset,
-        _model(dataset, "cnn"),
-        "quick",
-        30,
+        model=_model(dataset, "cnn"),
+        protocol="quick",
+        rounds=30,
         data=Data(partition="classes", per_client=2, client_test="matched"),
         local=Local(epochs=3, batch_size=50, lr=lr, momentum=0.9, weight_decay=1e-4, clip=10.0),
         federation=Federation(20, 5),
@@ -58,9 +58,9 @@ def fedetf(dataset: str, method: str) -> Settings:
     config = RunConfig(
         method,
         dataset,
-        _model(dataset, "resnet20", tiny_imagenet="resnet18"),
-        "fedetf",
-        50 if tiny else 200,
+        model=_model(dataset, "resnet20", tiny_imagenet="resnet18"),
+        protocol="fedetf",
+        rounds=50 if tiny else 200,
         data=Data(alpha=0.1, rule="fedetf", client_test="split", seed=-1, normalise="half"),
         local=Local(
             epochs=1 if tiny else 3,
@@ -92,9 +92,9 @@ def feddw(dataset: str, method: str) -> Settings:
     config = RunConfig(
         method,
         dataset,
-        _model(dataset, "cnn", cifar100="resnet18"),
-        "feddw",
-        10 if dataset == "imdb_reviews" else 50,
+        model=_model(dataset, "cnn", cifar100="resnet18"),
+        protocol="feddw",
+        rounds=10 if dataset == "imdb_reviews" else 50,
         data=Data(alpha=0.5, rule="feddw", client_test="matched", seed=-1, augment=augment),
         local=Local(
             epochs=5,
@@ -138,9 +138,9 @@ def feddr_plus(dataset: str, method: str) -> Settings:
     config = RunConfig(
         method,
         dataset,
-        model,
-        "feddr_plus",
-        320,
+        model=model,
+        protocol="feddr_plus",
+        rounds=320,
         data=Data(
             partition="shards",
             per_client=shards,
@@ -180,9 +180,9 @@ def fedalign(dataset: str, method: str) -> Settings:
     config = RunConfig(
         method,
         dataset,
-        _model(dataset, "resnet56_bottleneck"),
-        "fedalign",
-        25,
+        model=_model(dataset, "resnet56_bottleneck"),
+        protocol="fedalign",
+        rounds=25,
         data=Data(alpha=0.5, rule="lda", client_test="matched", seed=-1, augment=_augment(dataset)),
         local=Local(
             epochs=20,
@@ -208,9 +208,9 @@ def fedblade(dataset: str, method: str) -> Settings:
     config = RunConfig(
         method,
         dataset,
-        _model(dataset, "mobilenet_v2"),
-        "fedblade",
-        200,
+        model=_model(dataset, "mobilenet_v2"),
+        protocol="fedblade",
+        rounds=200,
         data=Data(alpha=0.1, rule="lda", client_test="matched", seed=-1, augment=_augment(dataset)),
         local=Local(epochs=5, batch_size=64, lr=0.01, momentum=0.9, weight_decay=1e-5),
         federation=Federation(100, 20),
@@ -228,7 +228,7 @@ PROTOCOLS: dict[str, Callable[[str, str], Settings]] = {
 def resolve(protocol: str, dataset: str, spec: str) -> RunConfig:
     """The configuration a protocol gives to a dataset and a method, before any other flag."""
     if protocol not in PROTOCOLS:
-        raise unknown("protocol", protocol, PROTOCOLS)
+        raise unknown("protocol", protocol, allowed=PROTOCOLS)
     first = catalogue.parse(spec)[0]
     config, hyper = PROTOCOLS[protocol](dataset, first.entry.name)
     given = {k: v for k, v in hyper.items() if k not in first.kwargs}

@@ -19,7 +19,7 @@ def make(name: str, norm: str = "default", pool_first: bool = False) -> nn.Modul
         )
     if name == "cnn":  # FedDW's: the feature layer is linear
         return nn.Sequential(
-            *_two_convolutions(6, 16, pool_first),
+            *_two_convolutions(6, 16, pool_first=pool_first),
             nn.Linear(400, 256),
             nn.ReLU(),
             nn.Linear(256, 128),
@@ -27,7 +27,7 @@ def make(name: str, norm: str = "default", pool_first: bool = False) -> nn.Modul
         )
     if name == "fedavg_cnn":
         return nn.Sequential(
-            *_two_convolutions(32, 64, pool_first),
+            *_two_convolutions(32, 64, pool_first=pool_first),
             nn.Linear(1600, 512),
             nn.ReLU(),
             nn.Linear(512, 10),

@@ -27,7 +27,7 @@ def class_means(
     features: Float[Array, "n d"], y: Int[Array, " n"], mask: Bool[Array, " n"], classes: int
 ) -> tuple[Float[Array, "c d"], Bool[Array, " c"]]:
     """Mean feature of each class, zero where there is none, and which classes there are."""
-    sums = losses.class_sums(features, y, mask, classes)
+    sums = losses.class_sums(features, y, mask=mask, classes=classes)
     return sums.mean, sums.count > 0
 
 
@@ -54,12 +54,12 @@ def collapse(
     """
     chex.assert_equal_shape_prefix([features, logits, y, mask], 1)
     chex.assert_equal_shape_suffix([features, vectors], 1)
-    means, seen = class_means(features, y, mask, len(vectors))
+    means, seen = class_means(features, y, mask=mask, classes=len(vectors))
     centre = jnp.sum(means, 0) / jnp.maximum(jnp.sum(seen), 1)
     centred = jnp.where(seen[:, None], means - centre, 0.0)
 
     deviations = jnp.where(mask[:, None], features - means[y], 0.0)
-    nc1, within_share = _variability(deviations, y, mask, centred, seen)
+    nc1, within_share = _variability(deviations, y, mask=mask, centred=centred, seen=seen)
     distances = jnp.sum(centred**2, 1) - 2 * (features - centre) @ centred.T  # less |x|^2
     nearest = jnp.argmin(jnp.where(seen, distances, jnp.inf), axis=1)
     disagree = (nearest != jnp.argmax(logits, axis=1)).astype(features.dtype)
@@ -108,7 +108,7 @@ def _variability(deviations, y, mask, centred, seen):
 
     def within(values):  # mean over classes of the mean of squares
         squares = jnp.sum(values**2, axis=-1, keepdims=True)
-        return jnp.sum(class_means(squares, y, mask, classes)[0]) / count
+        return jnp.sum(class_means(squares, y, mask=mask, classes=classes)[0]) / count
 
     singular, axes = _axes(centred)  # S_B = axes^T singular^2 axes / count
     # centred means have one rank less than there are; what is left beyond that is rounding

@@ -78,7 +78,7 @@ def probe_chunk(
 ) -> tuple[Float[Array, "*models chunk t"], PyTree]:
     """The sums in tensors of the probes from the first end to before the second, and over them."""
     numbers = ends[0] + jnp.arange(chunk)
-    signs = rademacher(hessian.point, key, numbers)
+    signs = rademacher(hessian.point, key, numbers=numbers)
     kept = numbers < ends[1]  # the last chunk is filled up with zeros, which add nothing
     signs = jax.tree.map(lambda x: jnp.where(kept.reshape(-1, *[1] * (x.ndim - 1)), x, 0), signs)
 
@@ -104,7 +104,7 @@ def trace(samples: Samples, tol: float | None = None) -> Trace:
         values = values[: np.argmax(still) + 1] if np.any(still) else values
     count = len(values)
     error = np.std(values, ddof=1) / np.sqrt(count) if count > 1 else np.inf
-    return Trace(float(np.mean(values)), float(error), count)
+    return Trace(float(np.mean(values)), float(error), probes=count)
 
 
 def power_iteration(
@@ -138,9 +138,9 @@ def power_iteration(
             value = new
         values.append(value)
         errors.append(change)
-        found = tree.put(found, number, vector)
+        found = tree.put(found, number, rows=vector)
     progress(count * iterations, count * iterations)
-    return Eigen(np.array(values), found, np.array(errors), done)
+    return Eigen(np.array(values), found, errors=np.array(errors), products=done)
 
 
 @jax.jit

@@ -104,7 +104,7 @@ def make_hessian(
         chex.assert_equal(set(groups) <= set(weights.params), True)
         rows = in_batches(numbers, batch_size)
         weights, pool, rows = executor.place((weights, pool, rows))
-        return Hessian(weights, pool, rows, apply, groups, several)
+        return Hessian(weights, pool, batches=rows, apply=apply, groups=groups, several=several)
 
     return at
 

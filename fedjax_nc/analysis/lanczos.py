@@ -64,7 +64,9 @@ def read(found: Any) -> Ritz:
     resolution = 10 * float(jnp.finfo(found.J_small[0].dtype).eps)
     ritz = [_ritz(*one, resolution) for one in zip(diagonal, beside, last, strict=True)]
     values, coordinates, errors = (np.stack(x) for x in zip(*ritz, strict=True))
-    return Ritz(values, coordinates[:, 0] ** 2, coordinates, errors, found.Q_tall)
+    return Ritz(
+        values, coordinates[:, 0] ** 2, coordinates=coordinates, errors=errors, basis=found.Q_tall
+    )
 
 
 @partial(jax.jit, static_argnums=(2, 3, 4))
@@ -92,7 +94,7 @@ def tridiagonal(
         return found
 
     decompose = decomp.tridiag_sym(depth, reortho="full", materialize=False, custom_vjp=False)
-    signs = rademacher(hessian.point, key, jnp.arange(starts))
+    signs = rademacher(hessian.point, key, numbers=jnp.arange(starts))
     return jax.vmap(lambda start: decompose(product, start, hessian))(signs)
 
 
@@ -136,7 +138,7 @@ def extreme(ritz: Ritz, *, count: int, by: Literal["magnitude", "value"] = "magn
     first = np.argsort(-np.where(errors < np.inf, rank, -np.inf), kind="stable")[:count]
     first = first[errors[first] < np.inf]
     vectors = _combine(ritz.basis, ritz.coordinates[0][:, first])
-    return Eigen(values[first], vectors, errors[first], len(values))
+    return Eigen(values[first], vectors, errors=errors[first], products=len(values))
 
 
 @jax.jit
@@ -172,7 +174,7 @@ def density(
       progress: see `lanczos`.
     """
     ritz = lanczos(hessian, key, starts=probes, products=products, progress=progress)
-    return smooth(ritz.values, ritz.weights, points, width)
+    return smooth(ritz.values, ritz.weights, points=points, width=width)
 
 
 def smooth(values: np.ndarray, weights: np.ndarray, points: int, width: float) -> Density:

@@ -89,7 +89,7 @@ def make_surface(task: Task, executor: Executor) -> Callable[..., Float[Array, "
 
     def one(broadcast, point):
         plane, pool, batches = broadcast
-        weights = at(plane, point[0], point[1])
+        weights = at(plane, point[0], y=point[1])
 
         def step(i, total):
             batch = trainer.batches(pool, batches.numbers[i], batches.mask[i], None)

@@ -17,7 +17,7 @@ def collapse_of(seen: Seen, vectors: Float[Array, "c p"]) -> dict[str, collapse.
         points = getattr(seen, space)
         fits = points.shape[-1] == vectors.shape[-1]
         own = vectors if fits else jnp.zeros((len(vectors), points.shape[-1]))
-        numbers = collapse.collapse(points, seen.logits, seen.y, seen.mask, own)
+        numbers = collapse.collapse(points, seen.logits, y=seen.y, mask=seen.mask, vectors=own)
         found[space] = (
             numbers if fits else numbers._replace(nc3=jnp.full_like(numbers.nc3, jnp.nan))
         )
@@ -38,12 +38,12 @@ def alignment_of(
         return alignment.alignment(
             local.features,
             seen.features,
-            local.projected,
-            seen.projected,
-            vectors,
-            seen.y,
-            seen.mask,
-            observed,
+            local_projected=local.projected,
+            global_projected=seen.projected,
+            vectors=vectors,
+            y=seen.y,
+            mask=seen.mask,
+            observed=observed,
         )
 
     return jax.vmap(one)(local, vectors, observed)

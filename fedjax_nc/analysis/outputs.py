@@ -50,7 +50,7 @@ def make_outputs(task: Task, executor: Executor) -> Callable[[Weights, Pool, Bat
     def run(weights: Weights, pool: Pool, batches: Batches) -> Seen:
         def one(broadcast, batch):
             weights, pool = broadcast
-            return _outputs(task.trainer, weights, pool, Batches(*batch)), {}
+            return _outputs(task.trainer, weights, pool=pool, batches=Batches(*batch)), {}
 
         steps = jnp.ones(len(batches.mask), int)
         seen, _ = executor.run(one, (weights, pool), tuple(batches), steps)
@@ -67,7 +67,7 @@ def make_outputs_of_clients(
     def run(models: Weights, pool: Pool, batches: Batches) -> Seen:
         def one(broadcast, weights):
             pool, batches = broadcast
-            batch = lambda b: _outputs(task.trainer, weights, pool, Batches(*b))  # noqa: E731
+            batch = lambda b: _outputs(task.trainer, weights, pool=pool, batches=Batches(*b))  # noqa: E731
             return lax.map(batch, tuple(batches)), {}
 
         count = len(jax.tree.leaves(models)[0])
@@ -86,14 +86,16 @@ def make_local_models(task: Task, executor: Executor) -> Callable[..., Weights]:
 
     def one(broadcast, row):
         received, shared, hyper, pool = broadcast
-        view = make_view(task, received, shared, row["kept"], row, hyper.lr)
-        me = local.Client(pool, row["index"], view, row["key"])
+        view = make_view(task, received, shared=shared, kept=row["kept"], row=row, lr=hyper.lr)
+        me = local.Client(pool, row["index"], view=view, key=row["key"])
         opts = row["kept"].get("optimizer")
-        return local.run_phases(task.trainer, task.method.phases, hyper, me, opts).weights, {}
+        return local.run_phases(
+            task.trainer, task.method.phases, hyper=hyper, client=me, opts=opts
+        ).weights, {}
 
     def run(state: State, ids: jax.Array, kept: Any, hyper: Hyper, data: FederatedData) -> Weights:
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.round), 1)
-        rows = make_rows(task, key, ids, data) | {"kept": kept}
+        rows = make_rows(task, key, ids=ids, data=data) | {"kept": kept}
         broadcast = (state.weights, sent(task.method, state.shared), hyper, data.pool)
         return executor.run(one, broadcast, rows, rows["steps"])[0]
 
@@ -108,7 +110,9 @@ def make_sums_of_clients(
     def run(models: Weights, pool: Pool, table: Table) -> Any:
         def one(pool, row):
             weights, mine = row
-            return local.sum_over(task.trainer, batch_size, weights, pool, Table(*mine), fn), {}
+            return local.sum_over(
+                task.trainer, batch_size, weights=weights, pool=pool, row=Table(*mine), fn=fn
+            ), {}
 
         steps = -(-table.size // batch_size)
         return executor.run(one, pool, (models, tuple(table)), steps)[0]
@@ -119,7 +123,7 @@ def make_sums_of_clients(
 def _outputs(trainer: local.Trainer, weights: Weights, pool: Pool, batches: Batches) -> Seen:
     batch = trainer.batches(pool, batches.numbers, batches.mask, None)
     out, _ = trainer.model.apply(weights, batch.x, train=False, mask=batch.mask)
-    return Seen(out.features, out.projected, out.logits, batch.y, batch.mask)
+    return Seen(out.features, out.projected, logits=out.logits, y=batch.y, mask=batch.mask)
 
 
 def _joined(seen: Seen, axis: int) -> Seen:

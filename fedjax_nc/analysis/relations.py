@@ -32,7 +32,7 @@ def soft_label_matrix(
     Over the data of all clients it is the global matrix of equation 7.
     """
     chex.assert_axis_dimension(logits, 1, classes)
-    sums = losses.class_sums(jax.nn.softmax(logits), y, mask, classes)
+    sums = losses.class_sums(jax.nn.softmax(logits), y, mask=mask, classes=classes)
     return sums.mean, sums.count > 0
 
 
@@ -40,7 +40,7 @@ def relation_distance(
     soft: Float[Array, "c c"], relations: Float[Array, "c c"], seen: Bool[Array, " c"]
 ) -> RelationDistance:
     """How far the soft labels are from `losses.class_relations` of the head."""
-    consistency = losses.soft_label_consistency(soft, relations, seen)
+    consistency = losses.soft_label_consistency(soft, relations, seen=seen)
     return RelationDistance(len(soft) * linalg.safe_sqrt(consistency), consistency)
 
 
@@ -74,7 +74,7 @@ def norm_share_correlation(
     exists = jnp.broadcast_to(size > 0, counts.shape)
     return NormShare(
         jax.vmap(_spearman)(norms, shares, exists),
-        _spearman(norms.ravel(), shares.ravel(), exists.ravel()),
+        _spearman(norms.ravel(), shares.ravel(), exists=exists.ravel()),
     )
 
 

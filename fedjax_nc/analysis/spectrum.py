@@ -23,7 +23,11 @@ def spectrum(features: Float[Array, "n d"], mask: Bool[Array, " n"]) -> Spectrum
     """Singular values and effective ranks of one model's features."""
     singular = singular_values(covariance(features, mask))
     of_correlation = singular_values(correlation(features, mask))
-    return Spectrum(singular, effective_rank(singular), effective_rank(of_correlation))
+    return Spectrum(
+        singular,
+        effective_rank(singular),
+        effective_rank_correlation=effective_rank(of_correlation),
+    )
 
 
 def covariance(features: Float[Array, "n d"], mask: Bool[Array, " n"]) -> Float[Array, "d d"]:

@@ -78,15 +78,15 @@ def parse(argv: list[str], prog: str = "run.py") -> Command:
     """Flags to configurations, all checked as far as is possible without data."""
     default = RunConfig()
     first = {
-        name: _peek(argv, name, getattr(default, name))
+        name: _peek(argv, name, default=getattr(default, name))
         for name in ("method", "dataset", "protocol")
     }
     if first["dataset"] not in DATASETS:
-        raise unknown("dataset", first["dataset"], DATASETS)
-    base = protocols.resolve(first["protocol"], first["dataset"], first["method"])
+        raise unknown("dataset", first["dataset"], allowed=DATASETS)
+    base = protocols.resolve(first["protocol"], first["dataset"], spec=first["method"])
     hyper = catalogue.hyper_of(base.method)
-    _check_hyper(argv, base.method, hyper)
-    flags, rest = _tyro(_list_all(argv), prog, base, hyper)
+    _check_hyper(argv, base.method, hyper=hyper)
+    flags, rest = _tyro(_list_all(argv), prog, base=base, hyper=hyper)
     if rest:
         raise _unknown_flag(rest[0], (flags.run, flags.session, getattr(flags, "hp", None)))
     run, session = flags.run, flags.session
@@ -114,13 +114,13 @@ def parse(argv: list[str], prog: str = "run.py") -> Command:
     return Command(
         configs,
         session.seeds_parallel,
-        session.out,
-        session.overwrite,
-        session.strict,
-        session.dry_run,
-        session.list,
-        chosen(session.track, TRACKED, "--track"),
-        session.track_every,
+        out=session.out,
+        overwrite=session.overwrite,
+        strict=session.strict,
+        dry_run=session.dry_run,
+        list=session.list,
+        track=chosen(session.track, TRACKED, flag="--track"),
+        track_every=session.track_every,
     )
 
 
@@ -236,9 +236,9 @@ def _list_all(argv: list[str]) -> list[str]:
     """The same with the word that `--list` alone stands for."""
     words = [*argv, "--"]
     alone = [a == "--list" and b.startswith("-") for a, b in itertools.pairwise(words)]
-    given = _peek([w for w, no in zip(argv, alone, strict=True) if not no], "list", "all")
+    given = _peek([w for w, no in zip(argv, alone, strict=True) if not no], "list", default="all")
     if given not in LISTS:
-        raise unknown("list", given, LISTS)
+        raise unknown("list", given, allowed=LISTS)
     return ["--list=all" if no else word for word, no in zip(argv, alone, strict=True)]
 
 
@@ -249,7 +249,7 @@ def _check_hyper(argv, method, hyper) -> None:
             if name not in hyper:
                 if not hyper:
                     raise UserError(f"'{method}' has no hyperparameters, '{name}' was given")
-                raise unknown(f"hyperparameter of {method}", name, hyper)
+                raise unknown(f"hyperparameter of {method}", name, allowed=hyper)
 
 
 def _unknown_flag(word: str, groups: Iterable[Any]) -> UserError:

@@ -26,7 +26,7 @@ def train(argv: list[str]) -> int:
                 return dry_run.messages(dataset)
 
             dataset = command.configs[0].dataset
-            console.show_list(command.list, dataset, messages)
+            console.show_list(command.list, dataset, messages=messages)
             return 0
         devices.start(command.configs[0].execution.devices)
         if command.dry_run:
@@ -68,33 +68,33 @@ def analyse(argv: list[str]) -> int:
         with console.Progressing("analysis", 1) as progress:
             if asked.check:
                 for label, directory in named.items():
-                    facts = studies.check(directory, asked.options, asked.data_dir)
+                    facts = studies.check(directory, asked.options, data_dir=asked.data_dir)
                     console.show_facts(f"{label}: the dense Hessian beside products", facts)
                 return 0
             found = {
                 label: studies.analyse(
                     directory,
                     asked.options,
-                    asked.data_dir,
-                    asked.overwrite,
-                    partial(progress.step, label),
+                    data_dir=asked.data_dir,
+                    overwrite=asked.overwrite,
+                    progress=partial(progress.step, label),
                 )
                 for label, directory in named.items()
             }
             pages = [
-                studies.publish({label: found[label]}, {label: d}, d / "analysis")
+                studies.publish({label: found[label]}, {label: d}, folder=d / "analysis")
                 for label, d in named.items()
             ]
             if len(named) > 1:
                 beside = Path(asked.to or Path(os.path.commonpath(directories)) / "analysis")
-                pages.append(studies.publish(found, named, beside))
+                pages.append(studies.publish(found, named, folder=beside))
     except UserError as error:
         return flags.exit_with(error)
     except KeyboardInterrupt:
         print("stopped; the same command goes on where it was", file=sys.stderr)
         return 130
     for title, table in studies.summaries(found):
-        console.show_table(title, table.header, table.rows)
+        console.show_table(title, table.header, rows=table.rows)
     for page in pages:
         print(f"report: {page}", file=sys.stderr)
     return 0
@@ -138,10 +138,10 @@ def _train(configs: list[RunConfig], command: flags.Command) -> list[dict[str, A
     directories = [rundir.path_of(command.out, cfg) for cfg in configs]
     words = [*sys.orig_argv[:1], *sys.argv]
     for cfg, directory in zip(configs, directories, strict=True):
-        rundir.describe(directory, cfg, words, overwrite=command.overwrite)
+        rundir.describe(directory, cfg, command=words, overwrite=command.overwrite)
     with console.Progressing(configs[0].method, configs[0].federation.participants) as progress:
         track = loop.Track(command.track, command.track_every)
-        summaries = loop.run(prepared, directories, progress, track)
+        summaries = loop.run(prepared, directories, reporter=progress, track=track)
     for directory in directories:
         print(f"run directory: {directory}", file=sys.stderr)
     return summaries

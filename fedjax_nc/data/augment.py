@@ -58,8 +58,8 @@ def cutout(key: Key[Array, ""], x: Images, size: int) -> Images:
     """Blacken a size x size square around a random pixel, as far as it lies in the image."""
     b, h, w, _ = x.shape
     key_h, key_w = jax.random.split(key)
-    rows = _window(jax.random.randint(key_h, (b, 1), 0, h) - size // 2, size, h)
-    columns = _window(jax.random.randint(key_w, (b, 1), 0, w) - size // 2, size, w)
+    rows = _window(jax.random.randint(key_h, (b, 1), 0, h) - size // 2, size, length=h)
+    columns = _window(jax.random.randint(key_w, (b, 1), 0, w) - size // 2, size, length=w)
     return jnp.where((rows[:, :, None] & columns[:, None, :])[..., None], 0, x)
 
 
@@ -85,7 +85,7 @@ def random_resized_crop(
     columns = jnp.clip(jnp.rint(jnp.sqrt(area * aspect)), 1, w).astype(jnp.int32)
     top = jax.random.randint(keys[2], (b, 1), 0, h - rows + 1)
     left = jax.random.randint(keys[3], (b, 1), 0, w - columns + 1)
-    across, down = _stretch(left, columns, w), _stretch(top, rows, h)
+    across, down = _stretch(left, columns, n=w), _stretch(top, rows, n=h)
     x = jnp.einsum("bjk,bikc->bijc", across, x, precision="highest")
     return jnp.einsum("bik,bkjc->bijc", down, x, precision="highest")
 
@@ -108,7 +108,7 @@ def build(names: tuple[str, ...]) -> Augment:
     for name in names:
         match = re.fullmatch(r"(crop|cutout)([1-9][0-9]*)|flip|rrc", name)
         if not match:
-            raise errors.unknown("augmentation", name, ("crop4", "cutout8", "flip", "rrc"))
+            raise errors.unknown("augmentation", name, allowed=("crop4", "cutout8", "flip", "rrc"))
         steps.append((TABLE[match[1] or name], (int(match[2]),) if match[2] else ()))
 
     def augment(key: Key[Array, ""], x: Images) -> Images:

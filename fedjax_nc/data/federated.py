@@ -40,22 +40,29 @@ def split_clients(
                 f"pass --federation.clients={len(parts)}"
             )
     elif cfg.partition == "iid":
-        parts = partition.iid(train_y, clients, seed)
+        parts = partition.iid(train_y, clients, seed=seed)
     elif cfg.partition == "shards":
-        parts, tests = partition.shards(train_y, test_y, clients, cfg.per_client, seed)
+        parts, tests = partition.shards(
+            train_y, test_y, clients=clients, per_client=cfg.per_client, seed=seed
+        )
         if cfg.client_test == "split":
             tests = None
     elif cfg.partition == "dirichlet":
-        parts = partition.dirichlet(train_y, clients, cfg.alpha, cfg.rule, seed)
+        parts = partition.dirichlet(train_y, clients, alpha=cfg.alpha, rule=cfg.rule, seed=seed)
     elif cfg.partition == "classes":
-        parts = partition.classes_per_client(train_y, clients, cfg.per_client, seed)
+        parts = partition.classes_per_client(train_y, clients, k=cfg.per_client, seed=seed)
     else:
-        parts = partition.quantity_skew(train_y, clients, cfg.alpha, seed)
+        parts = partition.quantity_skew(train_y, clients, alpha=cfg.alpha, seed=seed)
     if tests is None:
         parts, tests, pool = partition.client_tests(
-            parts, train_y, test_y, cfg.client_test, seed, cfg.test_fraction
+            parts,
+            train_y,
+            test_labels=test_y,
+            how=cfg.client_test,
+            seed=seed,
+            fraction=cfg.test_fraction,
         )
-    return Split(parts, tests, pool)
+    return Split(parts, tests, pool=pool)
 
 
 def save_split(path: Path, cfg: config.Data, split: Split) -> None:
@@ -63,7 +70,7 @@ def save_split(path: Path, cfg: config.Data, split: Split) -> None:
     # FedDW's rule may repeat a sample, few clients with few classes may leave some out
     allow = ["repeated"] if cfg.rule == "feddw" else []
     allow += ["missing"] if cfg.partition == "classes" else []
-    partition.save(path, split.train, split.test, {"pool": split.pool, "allow": allow})
+    partition.save(path, split.train, test=split.test, meta={"pool": split.pool, "allow": allow})
 
 
 def limit_examples(y: np.ndarray, limit: int) -> np.ndarray:
@@ -85,7 +92,7 @@ def assemble(
     The official test examples are in as many rows as clients run at once.
     """
     y = np.concatenate([arrays.train_y, arrays.test_y]).astype(np.int32)
-    counts = partition.summary(split.train, y, classes)
+    counts = partition.summary(split.train, y, classes=classes)
     offset = len(arrays.train_y) if split.pool == "test" else 0
     longest = -(-len(arrays.test_y) // lanes)
     if pool is None:
@@ -94,9 +101,9 @@ def assemble(
     return FederatedData(
         pool,
         make_table(split.train),
-        make_table([part + offset for part in split.test]),
-        make_table([test[i * longest : (i + 1) * longest] for i in range(lanes)]),
-        jnp.asarray(counts, jnp.result_type(float)),
+        client_test=make_table([part + offset for part in split.test]),
+        test=make_table([test[i * longest : (i + 1) * longest] for i in range(lanes)]),
+        class_counts=jnp.asarray(counts, jnp.result_type(float)),
     )
 
 
@@ -122,7 +129,7 @@ def make_batches(
         if not spec.is_text:
             if key is not None:
                 x = augmentation(key, x.astype(jnp.float32))
-            x = augment.normalise(x, mean, std)
-        return Batch(x, pool.y[numbers], mask)
+            x = augment.normalise(x, mean, std=std)
+        return Batch(x, pool.y[numbers], mask=mask)
 
     return batches

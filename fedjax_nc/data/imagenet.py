@@ -98,7 +98,7 @@ def decode(name: str, found: dict[str, Pictures], side: int, folder: Path) -> No
             bulks = track(
                 _decoded(files, side),
                 -(-len(files) // _AT_ONCE),
-                f"decoding {name} {split} ({_AT_ONCE} pictures)",
+                label=f"decoding {name} {split} ({_AT_ONCE} pictures)",
             )
             for bulk in bulks:
                 out.write(bulk)

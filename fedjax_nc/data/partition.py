@@ -28,7 +28,7 @@ LDA_MAX_TRIES = 100_000  # CIFAR-10, 100 clients, alpha 0.05 needs about 20,000 
 
 def iid(labels: Ints, clients: int, seed: int) -> Partition:
     """Equal shares (sizes differ by at most one) of a shuffled training set."""
-    return np.array_split(_start(labels, clients, seed).permutation(len(labels)), clients)
+    return np.array_split(_start(labels, clients, seed=seed).permutation(len(labels)), clients)
 
 
 def shards(
@@ -40,7 +40,7 @@ def shards(
     them. The test set is dealt with the same label list, so train and test classes agree. A client
     may be dealt the same class twice. Class sizes that do not divide give some shards one more.
     """
-    rng, classes = _start(labels, clients, seed), int(labels.max()) + 1
+    rng, classes = _start(labels, clients, seed=seed), int(labels.max()) + 1
     per_class, rest = divmod(per_client * clients, classes)
     if per_client < 1 or rest:
         raise UserError(
@@ -78,17 +78,19 @@ def dirichlet(labels: Ints, clients: int, alpha: Number, rule: str, seed: int) -
             else holds too: the one case where a sample is used more than once.
     """
     if rule not in RULES:
-        raise unknown("Dirichlet rule", rule, RULES)
-    rng = _start(labels, clients, seed, alpha)
+        raise unknown("Dirichlet rule", rule, allowed=RULES)
+    rng = _start(labels, clients, seed=seed, alpha=alpha)
     by_class = [np.flatnonzero(labels == c) for c in range(int(labels.max()) + 1)]
     if rule == "lda":
-        return _lda(by_class, clients, alpha, rng)
+        return _lda(by_class, clients, alpha=alpha, rng=rng)
     sizes = np.array([[len(index)] for index in by_class])
     if rule == "fedetf":
         by_class = [rng.permutation(index) for index in by_class]
-        ends = np.cumsum(np.rint(_shares(rng, alpha, clients, len(sizes)) * sizes), axis=1)
+        ends = np.cumsum(
+            np.rint(_shares(rng, alpha, clients=clients, rows=len(sizes)) * sizes), axis=1
+        )
         return [rng.permutation(part) for part in _cut(by_class, ends)]
-    ends = np.cumsum(_shares(rng, alpha, clients, len(sizes)), axis=1) * sizes
+    ends = np.cumsum(_shares(rng, alpha, clients=clients, rows=len(sizes)), axis=1) * sizes
     return [part if len(part) else np.zeros(1, np.int64) for part in _cut(by_class, ends)]
 
 
@@ -128,7 +130,7 @@ def classes_per_client(labels: Ints, clients: int, k: int, seed: int) -> Partiti
     Every client takes the k classes held least so far (ties at random), so holders of two classes
     differ by at most one in number. If k * clients < classes, samples of the rest stay unused.
     """
-    rng, names = _start(labels, clients, seed), np.unique(labels)
+    rng, names = _start(labels, clients, seed=seed), np.unique(labels)
     if not 1 <= k <= len(names):
         raise UserError(f"{k} classes per client: choose from 1 to {len(names)}")
     held, holds = np.zeros(len(names), int), np.zeros((clients, len(names)), bool)
@@ -151,8 +153,8 @@ def classes_per_client(labels: Ints, clients: int, k: int, seed: int) -> Partiti
 
 def quantity_skew(labels: Ints, clients: int, alpha: Number, seed: int) -> Partition:
     """Sizes ~ Dir(alpha), labels iid; an empty client takes one sample from the largest."""
-    rng = _start(labels, clients, seed, alpha)
-    sizes = _round_to(_shares(rng, alpha, clients, 1)[0], len(labels))
+    rng = _start(labels, clients, seed=seed, alpha=alpha)
+    sizes = _round_to(_shares(rng, alpha, clients=clients, rows=1)[0], len(labels))
     while sizes.min() == 0:
         sizes[sizes.argmax()] -= 1
         sizes[sizes.argmin()] += 1
@@ -170,8 +172,8 @@ def client_tests(
     dealt:   the test set divided without overlap, each class in proportion to the training split.
     """
     if how not in TESTS:
-        raise unknown("client test split", how, TESTS)
-    rng = _start(labels, len(parts), seed)
+        raise unknown("client test split", how, allowed=TESTS)
+    rng = _start(labels, len(parts), seed=seed)
     if how == "split":
         if not 0 < fraction < 1:
             raise UserError(f"test fraction {fraction}: choose a number between 0 and 1")
@@ -179,7 +181,7 @@ def client_tests(
         halves = [np.split(part, [int(fraction * len(part))]) for part in mixed]
         return [train for _, train in halves], [test for test, _ in halves], "train"
     classes = int(max(labels.max(), test_labels.max())) + 1
-    counts = summary(parts, labels, classes)
+    counts = summary(parts, labels, classes=classes)
     by_class = [np.flatnonzero(test_labels == c) for c in range(classes)]
     sizes = np.array([len(index) for index in by_class])
     tests = [[] for _ in parts]

@@ -44,15 +44,15 @@ def prepare(
 ) -> str:
     """Prepare one dataset and say what was done; nothing is done twice."""
     if name not in DATASETS:
-        raise unknown("dataset", name, DATASETS)
+        raise unknown("dataset", name, allowed=DATASETS)
     if name in PICTURES:
-        return _prepare_pictures(name, source, prepared.data_dir(directory), side)
+        return _prepare_pictures(name, source, root=prepared.data_dir(directory), side=side)
     if name not in URLS:
         return f"{name} needs no preparation: it is {DATASETS[name].source}"
     root = prepared.data_dir(directory)
     target = root / prepared.LAYOUT[name]
     if target.exists():
-        prepared.check_shards(name, root, prepared.inspect(name, root))
+        prepared.check_shards(name, root, prepared=prepared.inspect(name, root))
         return f"{name} is already prepared in {target}"
     from fedjax_nc.data import sources
 
@@ -62,12 +62,12 @@ def prepare(
             _download(name, origin)
         else:
             origin = Path(source).expanduser().absolute()
-        release = sources.read(name, origin, official)
+        release = sources.read(name, origin, official=official)
         out = folder / "out"
         out.mkdir()
         try:
-            write(name, release, out)
-            read_back(name, release, out)
+            write(name, release, folder=out)
+            read_back(name, release, folder=out)
         except (OSError, ValueError, IndexError) as error:
             raise UserError(
                 f"cannot prepare {name} in {root} ({error}): check the disk, or download it again"
@@ -101,7 +101,7 @@ def _prepare_pictures(name: str, source: str | None, root: Path, side: int) -> s
         out = folder / "out"
         out.mkdir()
         try:
-            imagenet.decode(name, found, side, out)
+            imagenet.decode(name, found, side=side, folder=out)
         except (OSError, ValueError) as error:
             raise UserError(
                 f"cannot prepare {name} in {root} ({error}): check the disk and the picture"
@@ -157,7 +157,7 @@ def _download(name: str, folder: Path) -> None:
                 size = int(answer.headers.get("Content-Length") or 0)
                 blocks = iter(lambda: answer.read(1 << 20), b"")
                 with (folder / url.rsplit("/", 1)[1]).open("wb") as file:
-                    for block in track(blocks, -(-size >> 20), f"downloading {url} (MiB)"):
+                    for block in track(blocks, -(-size >> 20), label=f"downloading {url} (MiB)"):
                         file.write(block)
         except (OSError, http.client.HTTPException) as error:
             raise UserError(
@@ -216,7 +216,7 @@ def write(name: str, release: Any, folder: Path) -> None:
             disable_shuffling=False,
             example_writer=writer.ExampleWriter(file_format=kind),
         )
-        for key, example in track(examples(), len(labels), f"writing {name} {split}"):
+        for key, example in track(examples(), len(labels), label=f"writing {name} {split}"):
             if not isinstance(example.get("image", b""), bytes):
                 example["image"] = encode_png(example["image"])
             out.write(key, features.encode_example(example))
@@ -267,7 +267,7 @@ def read_back(name: str, release: Any, folder: Path) -> None:
             data = example[feature].tobytes() if arrays else example[feature]
             given[digest(example, data)] += 1
         written = Counter()
-        for example in records(folder, split, f"checking {name} {split}"):
+        for example in records(folder, split, label=f"checking {name} {split}"):
             data = example[feature]
             if feature == "image":
                 pixels = decode_image(data, shape)  # also shows that a stored jpeg can be decoded

@@ -69,7 +69,7 @@ def _json(path: Path, broken: str) -> dict:
 def locate(name: str, root: Path) -> Path:
     """The directory of a dataset, or an error that says what the data directory holds instead."""
     if name not in LAYOUT:
-        raise unknown("prepared dataset", name, LAYOUT)
+        raise unknown("prepared dataset", name, allowed=LAYOUT)
     if not root.is_dir():
         raise UserError(f"data directory {root} does not exist: {remedy(name, root)}")
     path = root / LAYOUT[name]
@@ -111,7 +111,7 @@ def inspect(name: str, root: Path) -> Prepared:
     broken = f"{path} is half-prepared ({{}}): {again}"
     info = _json(path / "dataset_info.json", broken)
     features = _json(path / "features.json", broken)
-    if other := _same_dataset(name, path, info, features):
+    if other := _same_dataset(name, path, info=info, features=features):
         raise UserError(f"{path} is not {name} ({other}): {again}")
     if info.get("fileFormat") != "array_record":
         raise UserError(
@@ -136,7 +136,9 @@ def inspect(name: str, root: Path) -> Prepared:
                 raise UserError(broken.format(f"{file.name} is missing or empty"))
             shards[split][file.name] = length
             identity.append(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}")
-    return Prepared(path, shards, hashlib.sha256("\n".join(identity).encode()).hexdigest()[:16])
+    return Prepared(
+        path, shards, fingerprint=hashlib.sha256("\n".join(identity).encode()).hexdigest()[:16]
+    )
 
 
 def check_shards(name: str, root: Path, prepared: Prepared) -> None:

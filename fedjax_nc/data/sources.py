@@ -84,25 +84,25 @@ class Source(NamedTuple):
 
 def read(name: str, path: Path, official: bool = True) -> Source:
     """Open a release; `official=False` skips checksums and counts (small sources in tests)."""
-    kind, files = _open(name, path, official)
+    kind, files = _open(name, path, official=official)
 
     def content(file: str) -> bytes:
         data = files[file]()
         if official and file in MD5:
-            _compare(f"{path}: {file}", hashlib.md5(data).hexdigest(), [MD5[file]])
+            _compare(f"{path}: {file}", hashlib.md5(data).hexdigest(), wanted=[MD5[file]])
         return data
 
     try:
         if name == "mnist":
             source = _mnist(content)
         elif name.startswith("cifar"):
-            source = _cifar(name, kind, content, set(files))
+            source = _cifar(name, kind, content=content, present=set(files))
         else:
             source = (_tiny_imagenet if name == "tiny_imagenet" else _imdb)(files)
     except (ValueError, KeyError, EOFError, OSError, zlib.error) as error:
         raise UserError(f"{path} is not the {name} release ({error}): download it again") from error
     if official:
-        _check_counts(name, path, source)
+        _check_counts(name, path, source=source)
     return source
 
 
@@ -129,11 +129,11 @@ def _open(name: str, path: Path, official: bool) -> tuple[str, Files]:
         raise UserError(f"--from {path} does not exist: give the official {name} files")
     if path.is_file():
         if name == "mnist":  # one of four files was meant to stand for all
-            return _open(name, path.parent, official)
+            return _open(name, path.parent, official=official)
         if official:
             with path.open("rb") as stream:
                 digest = hashlib.file_digest(stream, "md5").hexdigest()
-            _compare(str(path), digest, list(ARCHIVES[name].values()))
+            _compare(str(path), digest, wanted=list(ARCHIVES[name].values()))
         files = _archive(path)
         for prefix in {"", *(f"{file.split('/')[0]}/" for file in files)}:
             inner = {f[len(prefix) :]: get for f, get in files.items() if f.startswith(prefix)}
@@ -146,7 +146,7 @@ def _open(name: str, path: Path, official: bool) -> tuple[str, Files]:
                 return kind, _folder(folder, deep=kind == "folder")
     for archive in ARCHIVES[name]:
         if (path / archive).is_file():
-            return _open(name, path / archive, official)
+            return _open(name, path / archive, official=official)
     raise UserError(f"no {name} release in {path}: {_wanted(name)}")
 
 
@@ -196,7 +196,7 @@ def _mnist(content: Callable[[str], bytes]) -> Source:
         pixels = np.frombuffer(content(f"{prefix}-images-idx3-ubyte"), np.uint8, offset=16)
         labels = np.frombuffer(content(f"{prefix}-labels-idx1-ubyte"), np.uint8, offset=8)
         images = pixels.reshape(len(labels), 28, 28, 1)
-        splits[split] = _arrays(images, {"label": labels}, None)
+        splits[split] = _arrays(images, {"label": labels}, ids=None)
     return Source({"label": [str(digit) for digit in range(10)]}, splits)
 
 
@@ -214,11 +214,11 @@ def _cifar(name: str, kind: str, content: Callable[[str], bytes], present: set[s
     splits = {}
     files = [_BATCHES, ["test_batch"]] if name == "cifar10" else [["train"], ["test"]]
     for split, parts in zip(("train", "test"), files, strict=True):
-        rows = [_cifar_rows(part, kind, len(keys), content) for part in parts]
+        rows = [_cifar_rows(part, kind, labels=len(keys), content=content) for part in parts]
         table = np.concatenate(rows)
         images = table[:, len(keys) :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         labels = {key: table[:, i] for i, key in enumerate(keys)}
-        splits[split] = _arrays(images, labels, split)
+        splits[split] = _arrays(images, labels, ids=split)
     return Source(names, splits)
 
 
@@ -249,7 +249,7 @@ def _tiny_imagenet(files: Files) -> Source:
         "train": [(file, index[file.split("/")[1]]) for file in sorted(train)],
         "validation": [(f"val/images/{file}", index[wnid]) for file, wnid in notes],
     }
-    return Source({"label": classes}, {s: _stored(files, "image", pairs[s]) for s in pairs})
+    return Source({"label": classes}, {s: _stored(files, "image", pairs=pairs[s]) for s in pairs})
 
 
 def _imdb(files: Files) -> Source:
@@ -257,7 +257,9 @@ def _imdb(files: Files) -> Source:
     for file in sorted(files):
         if found := re.fullmatch(r"(train|test)/(neg|pos)/\w+\.txt", file):
             pairs[found[1]].append((file, int(found[2] == "pos")))
-    return Source({"label": ["neg", "pos"]}, {s: _stored(files, "text", pairs[s]) for s in pairs})
+    return Source(
+        {"label": ["neg", "pos"]}, {s: _stored(files, "text", pairs=pairs[s]) for s in pairs}
+    )
 
 
 def _stored(files: Files, feature: str, pairs: list[tuple[str, int]]) -> Split:

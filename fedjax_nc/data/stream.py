@@ -69,9 +69,9 @@ def on_device(data: FederatedData) -> Feed:
     sizes = np.asarray(data.train.size).reshape(-1, len(clients)).sum(0)
     return Feed(
         lambda groups, tests=False: itertools.repeat(data),
-        lambda: iter((Tests(data, clients, official),)),
-        sizes,
-        len(sizes),
+        lambda: iter((Tests(data, clients, official=official),)),
+        sizes=sizes,
+        at_once=len(sizes),
     )
 
 
@@ -88,9 +88,11 @@ def from_host(
     )
 
     def send(room: int, *tables: Rows) -> FederatedData:
-        x, y, new = gather(host, room, tables)
+        x, y, new = gather(host, room, tables=tables)
         train, client_test, test = (Table(*t) for t in new)
-        made = FederatedData(Pool(x, y), train, client_test, test, data.class_counts)
+        made = FederatedData(
+            Pool(x, y), train, client_test=client_test, test=test, class_counts=data.class_counts
+        )
         return jax.device_put(made, sharding)
 
     def clients(groups: Iterable[np.ndarray], tests: bool = False) -> Iterator[FederatedData]:
@@ -109,9 +111,9 @@ def from_host(
             (clients, official), rows = zip(*piece, strict=True)
             return Tests(send(most + batch_size, _only(train, []), clients, official), *rows)
 
-        return ahead(one, cut((client_test, test), batch_size, most))
+        return ahead(one, cut((client_test, test), batch_size, most=most))
 
-    return Feed(clients, pieces, train.size, participants)
+    return Feed(clients, pieces, sizes=train.size, at_once=participants)
 
 
 def room(sizes: np.ndarray, clients: int) -> int:
@@ -126,8 +128,8 @@ def gather(host: Host, room: int, tables: Sequence[Rows]) -> tuple[Any, Any, lis
     y = np.zeros(room, np.int32)
     y[: len(numbers)] = host.y[numbers]
     known = np.searchsorted(numbers, len(host.kept))
-    _read(host.train_x, host.kept[numbers[:known]], x[:known])
-    _read(host.test_x, numbers[known:] - len(host.kept), x[known : len(numbers)])
+    _read(host.train_x, host.kept[numbers[:known]], out=x[:known])
+    _read(host.test_x, numbers[known:] - len(host.kept), out=x[known : len(numbers)])
     x[len(numbers) :] = 0
     index = [np.where(t.index == NOBODY, 0, np.searchsorted(numbers, t.index)) for t in tables]
     return x, y, [Rows(i.astype(np.int32), t.size) for i, t in zip(index, tables, strict=True)]

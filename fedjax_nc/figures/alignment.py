@@ -43,18 +43,20 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
             "dots clients. Outlined boxes far left of the filled ones and gaps below zero: classes "
             "a client lacks are forgotten. Answers FedDr+, figures 2 and 5."
         )
-        drawn.append(Drawn("alignment", _boxes(runs, shades, CLASSIFIER), caption))
+        drawn.append(Drawn("alignment", _boxes(runs, shades, measures=CLASSIFIER), caption=caption))
         caption = (
             "How far local training moves the features of test images from where the global model "
             "has them: absolute, relative and as an angle. Feature distillation should shorten "
             "all of them, most of all on unobserved classes. Answers FedDr+, figure 4."
         )
-        drawn.append(Drawn("alignment_drift", _boxes(runs, shades, FEATURES), caption))
+        drawn.append(
+            Drawn("alignment_drift", _boxes(runs, shades, measures=FEATURES), caption=caption)
+        )
     return drawn + _curves(tracked, shades)
 
 
 def _boxes(runs: dict[str, dict], shades: dict[str, str], measures: dict[str, str]):
-    figure, axes = panels(1, len(measures), 1.2 + 0.6 * len(runs), sharey=True)
+    figure, axes = panels(1, len(measures), height=1.2 + 0.6 * len(runs), sharey=True)
     for axis, (key, meaning) in zip(axes, measures.items(), strict=True):
         for i, (label, study) in enumerate(runs.items()):
             for j, side in enumerate(SIDES):
@@ -92,7 +94,7 @@ def _boxes(runs: dict[str, dict], shades: dict[str, str], measures: dict[str, st
         name_rows(axis, list(runs))
         axis.set_xlabel(meaning, fontsize=9)
         axis.locator_params(axis="x", nbins=5)
-    legend(figure, {}, MARKS)
+    legend(figure, {}, marks=MARKS)
     return figure
 
 
@@ -105,17 +107,19 @@ def _curves(runs: dict[str, dict], shades: dict[str, str]) -> list[Drawn]:
     }
     if not keys:
         return []
-    figure, axes = grid(len(keys), 3, 2.7)
+    figure, axes = grid(len(keys), 3, height=2.7)
     for axis, (key, meaning) in zip(axes, keys.items(), strict=True):
         for label, study in runs.items():
             for side in SIDES:
                 dashed = side == "unobserved"
-                curve(axis, study["tracked"], f"{side}_{key}", shades[label], dashed)
+                curve(
+                    axis, study["tracked"], key=f"{side}_{key}", colour=shades[label], dashed=dashed
+                )
         axis.set_ylabel(meaning, fontsize=8)
     marks = [Mark("observed classes", {}), Mark("unobserved classes", {"linestyle": "--"})]
-    legend(figure, {label: shades[label] for label in runs}, marks)
+    legend(figure, {label: shades[label] for label in runs}, marks=marks)
     caption = (
         "The same, mean over the round's clients, over rounds. A dashed curve that falls away "
         "from its solid one is forgetting. Answers FedDr+, figures 2, 4 and 5."
     )
-    return [Drawn("alignment_rounds", figure, caption)]
+    return [Drawn("alignment_rounds", figure, caption=caption)]

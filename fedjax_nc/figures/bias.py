@@ -37,18 +37,18 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
     scale = Normalize(low, max(high, low + 1e-3))
     for pair, (label, study) in zip(pairs, runs.items(), strict=True):
         for axis, (kind, name) in zip(pair, KINDS.items(), strict=True):
-            heat(axis, study[kind], study["ids"], "client", scale)
+            heat(axis, study[kind], names=study["ids"], what="client", scale=scale)
             others = _pairs(study[kind])
             mean = float(np.nanmean(others)) if np.isfinite(others).any() else None
             axis.set_title(f"{plain(label)}\n{name}, mean {show(mean, digits=3)}", fontsize=8)
-    colour_bar(figure, scale, "cosine")
+    colour_bar(figure, scale, label="cosine")
     caption = (
         "Cosine of the classifiers, and of the class means of features, of every two clients after "
         "local training; the mean leaves the diagonal out. Dark means that clients have gone "
         "different ways: under skew learned classifiers do, a fixed ETF is one by construction "
         "and shows what features do alone. Answers FedETF, figure 1, third column."
     )
-    return [Drawn("bias", figure, caption)]
+    return [Drawn("bias", figure, caption=caption)]
 
 
 def _pairs(matrix: Any) -> np.ndarray:
@@ -63,7 +63,7 @@ def labels(counts: Any, title: str) -> "Figure":
     clients, classes = counts.shape
     width = float(np.clip(1.8 + 0.28 * clients, 5.0, WIDTH))
     height = float(np.clip(1.6 + 0.22 * classes, 3.2, 8.0))
-    figure, (axis,) = panels(1, 1, height, width=width)
+    figure, (axis,) = panels(1, 1, height=height, width=width)
     most = max(float(np.nanmax(counts, initial=0)), 1.0)
     # points across a cell; where cells are small the few largest overlap, so that others show
     cell = min((width - 1.6) * 72 / clients, (height - 1.0) * 72 / classes)

@@ -108,7 +108,9 @@ def grid(
     columns = min(count, columns)
     height *= 1.2 if count == 1 else 1.0
     whole = max(columns * width, 4.5)
-    figure, axes = panels(math.ceil(count / columns), columns, height, width=whole, **options)
+    figure, axes = panels(
+        math.ceil(count / columns), columns, height=height, width=whole, **options
+    )
     for spare in axes[count:]:
         spare.remove()
     return figure, axes[:count]
@@ -216,7 +218,7 @@ def square_pairs(count: int, names: Sequence[Any]) -> "tuple[Figure, list[tuple[
     """Two square panels for each of `count` runs, two runs in a row, with room for the names."""
     across = min(2, count)
     height = (2.4 if across == 2 else 4.2) + 0.05 * max(len(str(name)) for name in names)
-    figure, axes = panels(math.ceil(count / across), 2 * across, height)
+    figure, axes = panels(math.ceil(count / across), 2 * across, height=height)
     figure.set_layout_engine("compressed")  # squares leave gaps that labels of the next row need
     for spare in axes[2 * count :]:
         spare.remove()

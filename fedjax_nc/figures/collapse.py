@@ -37,12 +37,12 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
 
 
 def _measures(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
-    figure, axes = panels(3, 3, 1.1 + 0.36 * len(runs), sharey=True)
+    figure, axes = panels(3, 3, height=1.1 + 0.36 * len(runs), sharey=True)
     for axis, (key, meaning) in zip(axes, MEASURES.items(), strict=False):
         bars(
             axis,
             [{k: number((r.get(side) or {}).get(key)) for k, r in runs.items()} for side in SIDES],
-            shades,
+            shades=shades,
         )
         axis.set_xlabel(meaning, fontsize=8)
         axis.tick_params(axis="x", labelsize=7)
@@ -52,11 +52,11 @@ def _measures(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
             {k: number((r.get("consistency") or {}).get(side)) for k, r in runs.items()}
             for side in SIDES
         ],
-        shades,
+        shades=shades,
     )
     axes[8].set_xlabel(CONSISTENCY, fontsize=8)
     axes[8].tick_params(axis="x", labelsize=7)
-    legend(figure, {}, bar_marks("features, before the projector", "projected features"))
+    legend(figure, {}, marks=bar_marks("features, before the projector", "projected features"))
     caption = (
         "Neural collapse of the global model, lower is nearer to it, except the last panel: how "
         "alike clients' class means are after local training, where higher is better. Scales "
@@ -64,7 +64,7 @@ def _measures(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
         "projector. Answers FedBlade, table 5 (NC1, NC2), and FedETF, figure 5 (consistency, NC "
         "error)."
     )
-    return Drawn("collapse", figure, caption)
+    return Drawn("collapse", figure, caption=caption)
 
 
 def _curves(runs: dict[str, dict], shades: dict[str, str]) -> list[Drawn]:
@@ -73,10 +73,10 @@ def _curves(runs: dict[str, dict], shades: dict[str, str]) -> list[Drawn]:
     keys = {key: meaning for key, meaning in keys.items() if key in seen}
     if not keys:
         return []
-    figure, axes = grid(len(keys), 3, 2.5)
+    figure, axes = grid(len(keys), 3, height=2.5)
     for axis, (key, meaning) in zip(axes, keys.items(), strict=True):
         for label, study in runs.items():
-            curve(axis, study["tracked"], key, shades[label])
+            curve(axis, study["tracked"], key=key, colour=shades[label])
         axis.set_ylabel(meaning, fontsize=7)
         axis.tick_params(labelsize=7)
     legend(figure, {label: shades[label] for label in runs})
@@ -85,4 +85,4 @@ def _curves(runs: dict[str, dict], shades: dict[str, str]) -> list[Drawn]:
         "rising NC1 with falling loss means clients fit their own classes only. Answers FedETF, "
         "figure 5 (b)."
     )
-    return [Drawn("collapse_rounds", figure, caption)]
+    return [Drawn("collapse_rounds", figure, caption=caption)]

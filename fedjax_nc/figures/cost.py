@@ -19,7 +19,7 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
     shades, runs = colours(runs), present(runs)
     if not runs:
         return []
-    figure, (left, right) = panels(1, 2, 3.8, sharey=True)
+    figure, (left, right) = panels(1, 2, height=3.8, sharey=True)
     for label, study in runs.items():
         curve = numbers(study["curve"]).reshape(-1, 2)
         marker = "." if len(curve) < 3 else None
@@ -40,14 +40,14 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
     left.set(xlabel="round", ylabel="accuracy on the test set, per cent")
     right.set(xlabel="moved in all, up and down, MB")
     marks = [Mark("target", {"linestyle": ":"}), Mark("first reached", {**REACHED, "color": "0.6"})]
-    legend(figure, {label: shades[label] for label in runs}, marks if goals else [])
+    legend(figure, {label: shades[label] for label in runs}, marks=marks if goals else [])
     caption = (
         "Accuracy of the global model against rounds and against megabytes moved by all "
         "participants. A method that sends more must win by more rounds: compare the order of "
         "the dots on a dotted line left and right. Answers FedAlign, table 8, and FedBlade, "
         "tables 2 and 12-17."
     )
-    return [Drawn("cost", figure, caption)]
+    return [Drawn("cost", figure, caption=caption)]
 
 
 def _megabytes(study: dict) -> float:

@@ -32,7 +32,9 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
 
 def _density(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
     ratios = [20, 1 + len(runs)]
-    figure, (axis, below) = panels(2, 1, 2.1 + 0.1 * len(runs), sharex=True, height_ratios=ratios)
+    figure, (axis, below) = panels(
+        2, 1, height=2.1 + 0.1 * len(runs), sharex=True, height_ratios=ratios
+    )
     peak = 0.0
     for i, (label, study) in enumerate(runs.items()):
         x, y = numbers(study["density"]["x"]), numbers(study["density"]["y"])
@@ -54,18 +56,18 @@ def _density(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
     axis.grid(alpha=0.3)
     below.grid(alpha=0.3)
     tick = {"marker": "|", "linestyle": "", "markersize": 9}
-    legend(figure, {k: shades[k] for k in runs}, [Mark("top eigenvalues", tick)])
+    legend(figure, {k: shades[k] for k in runs}, marks=[Mark("top eigenvalues", tick)])
     caption = (
         "How the eigenvalues of the loss's Hessian are spread, by stochastic Lanczos quadrature, "
         "with the largest ones as ticks below. Mass far to the right is sharp directions, mass "
         "left of zero directions in which the loss still falls. Answers FedAlign, table 1."
     )
-    return Drawn("hessian_density", figure, caption)
+    return Drawn("hessian_density", figure, caption=caption)
 
 
 def _sharpness(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
-    figure, (left, right) = panels(1, 2, 1.2 + 0.42 * len(runs), sharey=True)
-    bars(left, [{k: number(r["eigenvalues"][0]) for k, r in runs.items()}], shades)
+    figure, (left, right) = panels(1, 2, height=1.2 + 0.42 * len(runs), sharey=True)
+    bars(left, [{k: number(r["eigenvalues"][0]) for k, r in runs.items()}], shades=shades)
     for i, study in enumerate(runs.values()):
         left.plot(
             number(study["power"]["eigenvalue"]),
@@ -78,8 +80,8 @@ def _sharpness(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
     bars(
         right,
         [{k: number(r["trace"]["mean"]) for k, r in runs.items()}],
-        shades,
-        {k: number(r["trace"]["sem"]) for k, r in runs.items()},
+        shades=shades,
+        errors={k: number(r["trace"]["sem"]) for k, r in runs.items()},
     )
     left.set(xlabel="top eigenvalue (flatter is smaller)")
     right.set(xlabel="trace ± standard error")
@@ -90,18 +92,18 @@ def _sharpness(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
         "color": "black",
         "markerfacecolor": "white",
     }
-    legend(figure, {}, [Mark("by power iteration, as in the paper", diamond)])
+    legend(figure, {}, marks=[Mark("by power iteration, as in the paper", diamond)])
     caption = (
         "Top eigenvalue (bar: Lanczos) and trace of the global model's Hessian. Smaller is "
         "flatter; where the diamond is not at the bar's end, the eigenvalue largest in size is "
         "negative or the iteration had not converged. Answers FedAlign, tables 1 and 9, columns "
         "λ_max and H_T."
     )
-    return Drawn("hessian_sharpness", figure, caption)
+    return Drawn("hessian_sharpness", figure, caption=caption)
 
 
 def _clients(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
-    figure, (axis,) = panels(1, 1, 1.6 + 0.42 * len(runs))
+    figure, (axis,) = panels(1, 1, height=1.6 + 0.42 * len(runs))
     for i, (label, study) in enumerate(runs.items()):
         trace, error = numbers(study["clients"]["trace"]), numbers(study["clients"]["trace_sem"])
         # side by side within a run's row, so that the bars of errors can be told apart
@@ -124,11 +126,11 @@ def _clients(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
         "different curvature and pull the average apart. It is what FedAlign's H_N (table 1) "
         "sums up."
     )
-    return Drawn("hessian_clients", figure, caption)
+    return Drawn("hessian_clients", figure, caption=caption)
 
 
 def _matching(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
-    figure, axes = panels(2, 2, 1.1 + 0.5 * len(runs), sharey=True)
+    figure, axes = panels(2, 2, height=1.1 + 0.5 * len(runs), sharey=True)
     for row, (kind, meaning) in enumerate(KINDS.items()):
         for column, name in enumerate(("H_N", "H_D")):
             axis = axes[2 * row + column]
@@ -137,7 +139,7 @@ def _matching(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
                 {k: number(m.get(key)) for k, m in found.items()}
                 for key in (name, f"{name}_others")
             ]
-            bars(axis, pair, shades)
+            bars(axis, pair, shades=shades)
             better = (
                 "difference of norms, lower is better"
                 if column == 0
@@ -148,7 +150,7 @@ def _matching(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
     legend(
         figure,
         {},
-        bar_marks(
+        marks=bar_marks(
             "all pairs, a client with itself too (the paper's code)", "different clients only"
         ),
     )
@@ -158,4 +160,4 @@ def _matching(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
         "diagonal. Pairs of a client with itself make any method look consistent: look at the "
         "hatched bars. Answers FedAlign, tables 1 and 9."
     )
-    return Drawn("hessian_matching", figure, caption)
+    return Drawn("hessian_matching", figure, caption=caption)

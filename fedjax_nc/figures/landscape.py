@@ -59,7 +59,7 @@ def _scale(planes: dict[str, dict]) -> tuple[Any, np.ndarray]:
 
 def _contours(name: str, planes: dict[str, dict]) -> Drawn:
     norm, levels = _scale(planes)
-    figure, axes = grid(len(planes), 3, 3.1)
+    figure, axes = grid(len(planes), 3, height=3.1)
     for axis, (label, plane) in zip(axes, planes.items(), strict=True):
         x, y = numbers(plane["x"]), numbers(plane["y"])
         loss = np.ma.masked_invalid(numbers(plane["loss"])).clip(levels[0], levels[-1])
@@ -70,13 +70,13 @@ def _contours(name: str, planes: dict[str, dict]) -> Drawn:
         axis.set_title(plain(label, 30), fontsize=9)
         axis.set(xlabel=plane["axes"][0], ylabel=plane["axes"][1])
         axis.tick_params(labelsize=7)
-    colour_bar(figure, norm, "cross-entropy loss")
+    colour_bar(figure, norm, label="cross-entropy loss")
     marks = [Mark("global model", {**STAR, "markersize": 12})]
     if any(len(plane["models"]) > 1 for plane in planes.values()):
         marks.append(Mark("client after local training", {**DOT, "markersize": 6}))
-    legend(figure, {}, marks)
+    legend(figure, {}, marks=marks)
     caption = f"{MEANING.get(name, '')} Colour is loss, on one scale for all runs."
-    return Drawn(f"landscape_{name}_contours", figure, caption.strip())
+    return Drawn(f"landscape_{name}_contours", figure, caption=caption.strip())
 
 
 def _models(axis: Any, models: list[dict]) -> None:
@@ -103,7 +103,7 @@ def _surfaces(name: str, planes: dict[str, dict]) -> Drawn:
     norm, levels = _scale(planes)
     # a logarithm turns every bowl into a spike: only where the bowl would be a flat sheet instead
     logarithmic = levels[0] > 0 and levels[-1] > 1000 * levels[0]
-    figure, axes = grid(len(planes), 3, 3.0, subplot_kw={"projection": "3d"})
+    figure, axes = grid(len(planes), 3, height=3.0, subplot_kw={"projection": "3d"})
     for axis, (label, plane) in zip(axes, planes.items(), strict=True):
         x, y = np.meshgrid(numbers(plane["x"]), numbers(plane["y"]))
         loss = numbers(plane["loss"])
@@ -138,7 +138,7 @@ def _surfaces(name: str, planes: dict[str, dict]) -> Drawn:
         f"The plane '{name}' above as a surface; all runs share the z axis. The wider and flatter "
         "the bowl, the less a step that misses costs. Drawn as FedAlign, figure 1."
     )
-    return Drawn(f"landscape_{name}_surface", figure, caption)
+    return Drawn(f"landscape_{name}_surface", figure, caption=caption)
 
 
 def _colours(norm: Any, loss: np.ndarray) -> np.ndarray:

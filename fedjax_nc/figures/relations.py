@@ -41,25 +41,25 @@ def _matrices(runs: dict[str, dict]) -> Drawn:
     scale = LogNorm(max(low, high * 1e-4), high)
     for (left, right), (label, study) in zip(pairs, runs.items(), strict=True):
         distance = study.get("distance") or {}
-        heat(left, study["class_relations"], study["names"], "class", scale)
-        heat(right, study["soft_labels"], study["names"], "class", scale)
+        heat(left, study["class_relations"], names=study["names"], what="class", scale=scale)
+        heat(right, study["soft_labels"], names=study["names"], what="class", scale=scale)
         apart = show(distance.get("frobenius"), digits=3)
         loss = show(distance.get("feddw"), digits=3)
         left.set_title(f"{plain(label)}\nclass relations", fontsize=8)
         right.set_title(f"soft labels: {apart} apart\n(FedDW's loss {loss})", fontsize=8)
         right.tick_params(labelleft=False)
-    colour_bar(figure, scale, "probability, log scale")
+    colour_bar(figure, scale, label="probability, log scale")
     caption = (
         "Class relations (softmax of the products of class vectors) beside soft labels (mean "
         "answer of the model by true class); one colour scale for all. FedDW claims that the two "
         "agree on evenly spread data and drift apart under skew: compare patterns off the "
         "diagonal, and how far apart they are (Frobenius norm). Answers FedDW, figure 8."
     )
-    return Drawn("relations", figure, caption)
+    return Drawn("relations", figure, caption=caption)
 
 
 def _norms(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
-    figure, axes = grid(len(runs), 3, 2.9, sharex=True)
+    figure, axes = grid(len(runs), 3, height=2.9, sharex=True)
     for axis, (label, study) in zip(axes, runs.items(), strict=True):
         shares, norms = numbers(study["shares"]).ravel(), numbers(study["norms"]).ravel()
         dots = axis.scatter(shares, norms, s=10, color=shades[label], alpha=0.35, linewidths=0)
@@ -80,13 +80,13 @@ def _norms(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
         "classifier that favours its frequent classes; a fixed classifier is flat. Answers FedDW, "
         "figure 4."
     )
-    return Drawn("relations_norms", figure, caption)
+    return Drawn("relations_norms", figure, caption=caption)
 
 
 def _map(runs: dict[str, dict]) -> Drawn:
     from matplotlib.colors import Normalize
 
-    figure, axes = grid(len(runs), 3, 3.2, width=3.2 if len(runs) > 1 else 5.5)
+    figure, axes = grid(len(runs), 3, height=3.2, width=3.2 if len(runs) > 1 else 5.5)
     most = max(len(study["names"]) for study in runs.values())
     many = most > 20
     for axis, (label, study) in zip(axes, runs.items(), strict=True):
@@ -98,7 +98,7 @@ def _map(runs: dict[str, dict]) -> Drawn:
         size = 14 if many else 60
         axis.scatter(*vectors.T, s=size, c=shades, marker="X", edgecolors="black", linewidths=0.8)
         if not many:
-            _names(axis, vectors, study["names"])
+            _names(axis, vectors, names=study["names"])
         axis.set_title(plain(label, 30), fontsize=9)
         axis.margins(x=0.14)  # room for names at the right edge
         axis.set(xlabel="t-SNE 1, no unit", ylabel="t-SNE 2, no unit", xticks=[], yticks=[])
@@ -106,16 +106,16 @@ def _map(runs: dict[str, dict]) -> Drawn:
         Mark("test image", {"marker": "o", "linestyle": "", "markersize": 4}),
         Mark("class vector", CROSS),
     ]
-    legend(figure, {}, marks)
+    legend(figure, {}, marks=marks)
     if many:
-        colour_bar(figure, Normalize(0, most - 1), "class number", "turbo")
+        colour_bar(figure, Normalize(0, most - 1), label="class number", colours="turbo")
     caption = (
         "Unit features of test images and unit class vectors in one t-SNE map, colour is class. "
         "An X inside its own cloud speaks for its class; an X between clouds, or clouds without "
         "one, are classes the classifier has lost. Distances between clouds mean little. Answers "
         "FedDW, figure 5."
     )
-    return Drawn("relations_map", figure, caption)
+    return Drawn("relations_map", figure, caption=caption)
 
 
 def _class_colours(count: int) -> np.ndarray:

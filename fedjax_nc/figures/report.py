@@ -72,7 +72,7 @@ def page(title: str, facts: dict[str, str], sections: list[Section]) -> str:
     drawn = [one for section in sections for one in section.drawn]
     files = _encoded([one.figure for one in drawn])
     figures = iter([_figure(i, *both) for i, both in enumerate(zip(drawn, files, strict=True), 1)])
-    parts = [_section(i, section, figures) for i, section in enumerate(sections, 1)]
+    parts = [_section(i, section, figures=figures) for i, section in enumerate(sections, 1)]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

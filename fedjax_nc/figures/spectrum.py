@@ -28,7 +28,7 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
 
 
 def _singular(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
-    figure, axes = panels(1, 2, 3.6)
+    figure, axes = panels(1, 2, height=3.6)
     for axis, (side, title) in zip(axes, SIDES.items(), strict=True):
         found = {k: numbers((r.get(side) or {}).get("singular")) for k, r in runs.items()}
         for label, values in found.items():
@@ -46,33 +46,33 @@ def _singular(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
         "projector. A cliff is dimensional collapse: what lies beyond carries nothing. A "
         "simplex ETF of C classes fills C - 1 directions. Answers FedBlade, figure 2."
     )
-    return Drawn("spectrum", figure, caption)
+    return Drawn("spectrum", figure, caption=caption)
 
 
 def _ranks(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
-    figure, axes = panels(1, 2, 1.2 + 0.45 * len(runs), sharey=True)
+    figure, axes = panels(1, 2, height=1.2 + 0.45 * len(runs), sharey=True)
     kinds = {"effective_rank": "covariance", "effective_rank_correlation": "correlation"}
     for axis, (key, matrix) in zip(axes, kinds.items(), strict=True):
         bars(
             axis,
             [{k: number((r.get(side) or {}).get(key)) for k, r in runs.items()} for side in SIDES],
-            shades,
+            shades=shades,
         )
         axis.set(xlabel=f"effective rank of the {matrix}, dimensions")
-    legend(figure, {}, bar_marks(*SIDES.values()))
+    legend(figure, {}, marks=bar_marks(*SIDES.values()))
     caption = (
         "How many dimensions features really use (exponential of the entropy of the singular "
         "values), from the covariance and from the correlation matrix. Low means collapsed; more "
         "is not always better. Answers the last points of FedBlade, figures 4, 5 and 10."
     )
-    return Drawn("spectrum_ranks", figure, caption)
+    return Drawn("spectrum_ranks", figure, caption=caption)
 
 
 def _curves(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
-    figure, axes = panels(1, 2, 3.4)
+    figure, axes = panels(1, 2, height=3.4)
     for axis, (side, title) in zip(axes, SIDES.items(), strict=True):
         for label, study in runs.items():
-            curve(axis, study["tracked"], f"{side}_effective_rank", shades[label])
+            curve(axis, study["tracked"], key=f"{side}_effective_rank", colour=shades[label])
         axis.set(ylabel="effective rank, dimensions", title=title)
     legend(figure, {label: shades[label] for label in runs})
     caption = (
@@ -80,4 +80,4 @@ def _curves(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
         "decorrelation should keep it up. Answers FedBlade, figures 4 (projected features), 5 and "
         "10 (features)."
     )
-    return Drawn("spectrum_rounds", figure, caption)
+    return Drawn("spectrum_rounds", figure, caption=caption)

@@ -17,7 +17,7 @@ from fedjax_nc.train import local
 from fedjax_nc.train.executors import Executor, make_executor
 from fedjax_nc.train.local import Task
 from fedjax_nc.train.round import init_state
-from fedjax_nc.types import State, Table
+from fedjax_nc.types import FederatedData, Pool, State, Table
 
 
 class Seeds(NamedTuple):
@@ -25,7 +25,7 @@ class Seeds(NamedTuple):
 
     configs: tuple[RunConfig, ...]  # alike but for the seed
     splits: tuple[federated.Split, ...]
-    axes: types.FederatedData  # `jax.vmap`'s axes of the data, stacked where seeds differ
+    axes: FederatedData  # `jax.vmap`'s axes of the data, stacked where seeds differ
 
 
 class Job(NamedTuple):
@@ -35,7 +35,7 @@ class Job(NamedTuple):
     task: Task
     executor: Executor
     split: federated.Split
-    data: types.FederatedData
+    data: FederatedData
     warnings: tuple[str, ...]
     seeds: Seeds | None = None
     host: stream.Host | None = None  # where the examples are when `data.pool` only has their shape
@@ -49,9 +49,9 @@ class Job(NamedTuple):
         return stream.from_host(
             self.host,
             self.data,
-            cfg.federation.participants,
-            cfg.evaluation.batch_size,
-            self.executor.everywhere,
+            participants=cfg.federation.participants,
+            batch_size=cfg.evaluation.batch_size,
+            sharding=self.executor.everywhere,
         )
 
     @property
@@ -65,7 +65,7 @@ class Job(NamedTuple):
         return (self.split,) if self.seeds is None else self.seeds.splits
 
     @property
-    def axes(self) -> types.FederatedData | None:
+    def axes(self) -> FederatedData | None:
         """Of several seeds."""
         return None if self.seeds is None else self.seeds.axes
 
@@ -79,8 +79,8 @@ def prepare(*configs: RunConfig, strict: bool = False) -> Job:
     model = models.build(
         cfg.model,
         spec.shape,
-        spec.classes,
-        method.head,
+        classes=spec.classes,
+        head=method.head,
         norm=norm,
         conv=cfg.execution.conv,
         survival=method.survival,
@@ -97,11 +97,13 @@ def prepare(*configs: RunConfig, strict: bool = False) -> Job:
         check(model, cfg.local.batch_size)
     model = model._replace(init=jax.jit(model.init))  # traced once for this and the first state
     jax.eval_shape(model.init, jax.random.key(0))  # a head that does not fit is told here
-    batches = federated.make_batches(spec, cfg.data.augment, cfg.data.normalise)
-    arrays = datasets.load(cfg.dataset, cfg.data.dir, spec)
+    batches = federated.make_batches(spec, cfg.data.augment, normalise=cfg.data.normalise)
+    arrays = datasets.load(cfg.dataset, cfg.data.dir, spec=spec)
     kept = federated.limit_examples(arrays.train_y, cfg.data.limit)
     y = arrays.train_y[kept]
-    host = stream.Host(arrays.train_x, kept, arrays.test_x, np.concatenate([y, arrays.test_y]))
+    host = stream.Host(
+        arrays.train_x, kept, test_x=arrays.test_x, y=np.concatenate([y, arrays.test_y])
+    )
     streamed = host.num_bytes > cfg.execution.pool_mb * 1e6
     if streamed and len(configs) > 1:
         raise UserError(
@@ -113,7 +115,9 @@ def prepare(*configs: RunConfig, strict: bool = False) -> Job:
     )
     numbers = [c.partition_seed for c in configs]
     splits = {
-        n: federated.split_clients(cfg.data, cfg.federation.clients, n, y, arrays.test_y)
+        n: federated.split_clients(
+            cfg.data, cfg.federation.clients, seed=n, train_y=y, test_y=arrays.test_y
+        )
         for n in dict.fromkeys(numbers)
     }
     warnings = dict.fromkeys(w for split in splits.values() for w in _missing(split, strict))
@@ -124,25 +128,27 @@ def prepare(*configs: RunConfig, strict: bool = False) -> Job:
         federated.assemble(
             arrays,
             split,
-            spec.classes,
-            executor.lanes,
-            _shapes(arrays.test_x, split, cfg.federation.participants) if streamed else None,
+            classes=spec.classes,
+            lanes=executor.lanes,
+            pool=_shapes(arrays.test_x, split, participants=cfg.federation.participants)
+            if streamed
+            else None,
         )
         for split in splits.values()
     ]
     placed = data[0] if len(data) == 1 else _stack(data)
     placed = placed if streamed else executor.place(placed)
-    task = Task(method, local.Trainer(model, cfg.local, batches), cfg.federation)
-    seeds = Seeds(configs, tuple(splits[n] for n in numbers), _axes(own=len(data) > 1))
+    task = Task(method, local.Trainer(model, cfg.local, batches=batches), federation=cfg.federation)
+    seeds = Seeds(configs, tuple(splits[n] for n in numbers), axes=_axes(own=len(data) > 1))
     return Job(
         cfg,
         task,
-        executor,
-        splits[numbers[0]],
-        placed,
-        tuple(warnings),
-        seeds if len(configs) > 1 else None,
-        host if streamed else None,
+        executor=executor,
+        split=splits[numbers[0]],
+        data=placed,
+        warnings=tuple(warnings),
+        seeds=seeds if len(configs) > 1 else None,
+        host=host if streamed else None,
     )
 
 
@@ -156,7 +162,7 @@ def only(job: Job, numbers: list[int]) -> Job:
         mine = (data.train, data.client_test, data.class_counts)
         mine = tree.take(mine, np.array(numbers) if several else numbers[0])
         data = data._replace(train=mine[0], client_test=mine[1], class_counts=mine[2])
-    seeds = Seeds(tuple(configs), tuple(splits), job.seeds.axes) if several else None
+    seeds = Seeds(tuple(configs), tuple(splits), axes=job.seeds.axes) if several else None
     return job._replace(config=configs[0], split=splits[0], data=data, seeds=seeds)
 
 
@@ -173,25 +179,29 @@ def first_state(job: Job, number: int = 0) -> tuple[State, bool]:
             f"{count * tree.num_bytes(state.clients) / 1e6:.0f} MB, is above "
             f"--execution.client_state_mb={megabytes}: raise it, or leave out --seeds_parallel"
         )
-    return place(job, state, on_host), on_host
+    return place(job, state, on_host=on_host), on_host
 
 
 def place(job: Job, state: State, on_host: bool) -> State:
     """Put a state where rounds expect it: on the devices, large client state in host memory."""
     clients = dict(state.clients)
-    light = job.executor.place(State(state.round, state.key, state.weights, state.shared, {}))
+    light = job.executor.place(
+        State(state.round, state.key, weights=state.weights, shared=state.shared, clients={})
+    )
     if on_host:
         clients = jax.tree.map(lambda x: np.array(x, copy=True), clients)
     else:
         clients = job.executor.place(clients)
-    return State(light.round, light.key, light.weights, light.shared, clients)
+    return State(
+        light.round, light.key, weights=light.weights, shared=light.shared, clients=clients
+    )
 
 
 def _shapes(x: np.ndarray, split: federated.Split, participants: int) -> Any:
     """The pool of a round whose examples come from the host."""
     rows = stream.room(np.array([len(part) for part in split.train]), participants)
     struct: Any = jax.ShapeDtypeStruct
-    return types.Pool(struct((rows, *x.shape[1:]), x.dtype), struct((rows,), np.int32))
+    return Pool(struct((rows, *x.shape[1:]), x.dtype), struct((rows,), np.int32))
 
 
 def _check_words(cfg: RunConfig, method: Method) -> None:
@@ -219,14 +229,14 @@ def _missing(split: federated.Split, strict: bool) -> list[str]:
     return [f"{message}: they are skipped"]
 
 
-def _axes(own: bool) -> types.FederatedData:
+def _axes(own: bool) -> FederatedData:
     """What of the data is stacked: never the examples, the tables if seeds have their own."""
     tables: Any = 0 if own else None
     nothing: Any = None
-    return types.FederatedData(nothing, tables, tables, nothing, tables)
+    return FederatedData(nothing, tables, tables, nothing, tables)
 
 
-def _stack(parts: list[types.FederatedData]) -> types.FederatedData:
+def _stack(parts: list[FederatedData]) -> FederatedData:
     """Every seed's tables in one array, padded to the longest."""
 
     def table(tables: list[Table]) -> Table:

@@ -18,7 +18,7 @@ from fedjax_nc.train.local import Task
 from fedjax_nc.train.round import make_round, sent
 from fedjax_nc.train.schedule import make_hyper
 from fedjax_nc.train.traffic import traffic
-from fedjax_nc.types import ClientInfo, HeadSpec, State
+from fedjax_nc.types import ClientInfo, HeadSpec, Pool, State
 
 
 def facts(job: Job) -> dict[str, str]:
@@ -27,7 +27,7 @@ def facts(job: Job) -> dict[str, str]:
     state, on_host = first_state(job)
     sizes = np.asarray(job.data.train.size)
     per_phase = [
-        local.loop_counts(p, cfg.local, jnp.asarray(sizes)) for p in job.task.method.phases
+        local.loop_counts(p, cfg.local, size=jnp.asarray(sizes)) for p in job.task.method.phases
     ]
     steps = np.sum([np.broadcast_to(a * b, sizes.shape) for a, b in per_phase], axis=0)
     share = cfg.federation.participants / cfg.federation.clients
@@ -44,7 +44,7 @@ def facts(job: Job) -> dict[str, str]:
         "local steps": f"{steps.min()} to {steps.max()} per client, "
         f"{steps.sum() * share:.0f} per round on average",
         "FLOPs per round": f"{round_flops(job, state) / 1e9:.2f} G "
-        f"({step_flops(job, state, job.task.method.phases[0]) / 1e6:.1f} M per step of "
+        f"({step_flops(job, state, phase=job.task.method.phases[0]) / 1e6:.1f} M per step of "
         f"{cfg.local.batch_size})",
         "upload, download": f"{up / 1e6:.3f} MB, {down / 1e6:.3f} MB per client and round",
         "client state": f"{tree.num_bytes(state.clients) / 1e6:.1f} MB in "
@@ -68,9 +68,9 @@ def round_flops(job: Job, state: State) -> float:
     """Operations of a round on average over who takes part."""
     sizes, total = job.data.train.size, 0.0
     for phase in job.task.method.phases:
-        shuffles, each = local.loop_counts(phase, job.config.local, sizes)
+        shuffles, each = local.loop_counts(phase, job.config.local, size=sizes)
         steps = float(np.mean(np.broadcast_to(shuffles * each, sizes.shape)))
-        total += step_flops(job, state, phase) * steps * job.config.federation.participants
+        total += step_flops(job, state, phase=phase) * steps * job.config.federation.participants
     return total
 
 
@@ -83,8 +83,8 @@ def step_flops(job: Job, state: State, phase: Phase) -> int:
     plain = models.build(
         cfg.model,
         data.pool.x.shape[1:],
-        data.class_counts.shape[-1],
-        job.task.method.head,
+        classes=data.class_counts.shape[-1],
+        head=job.task.method.head,
         norm=cfg.federation.norm,
         conv="native",
         survival=job.task.method.survival,
@@ -93,15 +93,23 @@ def step_flops(job: Job, state: State, phase: Phase) -> int:
     trainer = job.task.trainer._replace(model=plain)
     size = jnp.asarray(trainer.local.batch_size, jnp.int32)
     numbers = jnp.zeros(trainer.local.batch_size, jnp.int32)
-    info = ClientInfo(size, data.class_counts[0], size, hyper.lr, trainer.local.momentum)
+    info = ClientInfo(
+        size, data.class_counts[0], num_steps=size, lr=hyper.lr, momentum=trainer.local.momentum
+    )
     kept, weights = tree.take(dict(state.clients), 0), state.weights
-    view = View(weights, weights, sent(job.task.method, state.shared), kept, info)
-    client = local.Client(data.pool, numbers, view, state.key)  # whose pool nobody reads
+    view = View(
+        weights, weights, shared=sent(job.task.method, state.shared), client=kept, info=info
+    )
+    client = local.Client(data.pool, numbers, view=view, key=state.key)  # whose pool nobody reads
     groups = tuple(state.weights.params) if phase.train is None else phase.train
 
     def step(trainable, pool):
         objective = local.make_objective(
-            trainer, phase, local.default_weights(phase), client, state.weights
+            trainer,
+            phase,
+            term_weights=local.default_weights(phase),
+            client=client,
+            start=state.weights,
         )
         batch = trainer.batches(pool, numbers, numbers == 0, None)
         return jax.grad(objective, has_aux=True)(trainable, state.weights.stats, batch, state.key)
@@ -118,7 +126,7 @@ class Size(NamedTuple):
 
 def size_of(model: str, shape: tuple[int, ...], classes: int) -> Size:
     """Counted on plain convolutions; papers call millions of multiply-adds MFLOPs."""
-    plain = models.build(model, shape, classes, HeadSpec(), conv="native")
+    plain = models.build(model, shape, classes=classes, head=HeadSpec(), conv="native")
     weights = jax.eval_shape(plain.init, jax.random.key(0))
     x = jnp.zeros((1, *shape), int if len(shape) == 1 else float)
     operations = flops.count(lambda w: plain.apply(w, x, train=False)[0].logits, weights)
@@ -136,18 +144,18 @@ class Messages(NamedTuple):
 def messages(dataset: str) -> dict[str, Messages]:
     """Of every method on this dataset, with the protocol's network or one the method accepts."""
     spec = sized(dataset, config.Data())
-    pool = types.Pool(jnp.zeros((1, *spec.shape), jnp.uint8), jnp.zeros(1, jnp.int32))
-    batches = federated.make_batches(spec, (), config.Data().normalise)
+    pool = Pool(jnp.zeros((1, *spec.shape), jnp.uint8), jnp.zeros(1, jnp.int32))
+    batches = federated.make_batches(spec, (), normalise=config.Data().normalise)
     found = {}
     for name in catalogue.bases():
-        cfg, method = protocols.resolve("quick", dataset, name), registry.build(name)
+        cfg, method = protocols.resolve("quick", dataset, spec=name), registry.build(name)
         for network in (cfg.model, "resnet8"):
             try:
                 model = models.build(
                     network,
                     spec.shape,
-                    spec.classes,
-                    method.head,
+                    classes=spec.classes,
+                    head=method.head,
                     survival=method.survival,
                     words=spec.words,
                 )
@@ -155,7 +163,9 @@ def messages(dataset: str) -> dict[str, Messages]:
                     check(model, cfg.local.batch_size)
             except UserError:
                 continue
-            task = Task(method, local.Trainer(model, cfg.local, batches), cfg.federation)
+            task = Task(
+                method, local.Trainer(model, cfg.local, batches=batches), federation=cfg.federation
+            )
             found[name] = Messages(network, *traffic(task, pool))
             break
     return found

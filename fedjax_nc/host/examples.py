@@ -9,7 +9,7 @@ from fedjax_nc import tree
 from fedjax_nc.analysis import outputs
 from fedjax_nc.data import federated, stream
 from fedjax_nc.host.assemble import Job
-from fedjax_nc.types import Table
+from fedjax_nc.types import Pool, Table
 
 BATCH = 100  # examples of a forward pass, and of a Hessian product
 
@@ -17,7 +17,7 @@ BATCH = 100  # examples of a forward pass, and of a Hessian product
 class Probe(NamedTuple):
     """Official test examples and clients' training examples, on the devices."""
 
-    pool: types.Pool
+    pool: Pool
     test: outputs.Batches
     train: outputs.Batches
 
@@ -50,11 +50,11 @@ def _rows(table: Table) -> list[np.ndarray]:
     return [row[:size] for row, size in rows]
 
 
-def _pool(job: Job, numbers: np.ndarray) -> types.Pool:
+def _pool(job: Job, numbers: np.ndarray) -> Pool:
     """These examples in this order, wherever they are now."""
     if job.host is None:
-        return types.Pool(*tree.take(tuple(job.data.pool), numbers))
+        return Pool(*tree.take(tuple(job.data.pool), numbers))
     table = stream.Rows(numbers[None], np.array([len(numbers)]))
-    x, y, (table,) = stream.gather(job.host, len(np.unique(numbers)), [table])
+    x, y, (table,) = stream.gather(job.host, len(np.unique(numbers)), tables=[table])
     order = table.index[0]
-    return types.Pool(jnp.asarray(x[order]), jnp.asarray(y[order]))
+    return Pool(jnp.asarray(x[order]), jnp.asarray(y[order]))

@@ -84,7 +84,7 @@ def run(
     """
     for split, directory in zip(job.splits, directories, strict=True):
         temporary = directory / "partition.tmp"  # a killed run leaves no half of it
-        federated.save_split(temporary, job.config.data, split)
+        federated.save_split(temporary, job.config.data, split=split)
         os.replace(temporary, directory / "partition.npz")
     for message in job.warnings:
         reporter.note(f"warning: {message}")
@@ -92,7 +92,7 @@ def run(
     with contextlib.ExitStack() as files:
         managers = [files.enter_context(checkpoint.open_manager(d / "ckpt")) for d in directories]
         begun = [
-            _begin(job, i, d, m, reporter)
+            _begin(job, i, directory=d, manager=m, reporter=reporter)
             for i, (d, m) in enumerate(zip(directories, managers, strict=True))
         ]
         groups: dict[int, list[int]] = {}
@@ -102,8 +102,15 @@ def run(
             some = only(job, numbers)
             states = [begun[i][1] for i in numbers]
             state = states[0] if len(states) == 1 else checkpoint.stack(states)
-            state = place(some, state, begun[0][2])
-            done = _run(some, [begun[i][0] for i in numbers], state, begun[0][2], reporter, track)
+            state = place(some, state, on_host=begun[0][2])
+            done = _run(
+                some,
+                [begun[i][0] for i in numbers],
+                state=state,
+                on_host=begun[0][2],
+                reporter=reporter,
+                track=track,
+            )
             summaries |= zip(numbers, done, strict=True)
     return [summaries[i] for i in range(len(directories))]
 
@@ -120,7 +127,7 @@ def _begin(job: Job, number: int, directory: Path, manager, reporter: Reporter):
         state = restored
         reporter.note(f"{which}resuming after round {int(state.round)}")
     rows = records.cut(directory / "metrics.jsonl", int(state.round))
-    return Seed(cfg, directory, manager, rows), state, on_host
+    return Seed(cfg, directory, manager=manager, rows=rows), state, on_host
 
 
 def _run(
@@ -128,8 +135,8 @@ def _run(
 ) -> list[dict[str, Any]]:
     """Train to the end and leave the last files; the summary of each seed."""
     reporter.start(tuple(seed.config.seed for seed in seeds))
-    state = _train(job, seeds, state, on_host, reporter, track)
-    personal = _personal(job, state, reporter)
+    state = _train(job, seeds, state=state, on_host=on_host, reporter=reporter, track=track)
+    personal = _personal(job, state, reporter=reporter)
     calibrated = _calibrated(job, state)
     up, down = traffic(job.task, job.data.pool)
     counts = np.asarray(job.data.class_counts)
@@ -137,9 +144,11 @@ def _run(
     summaries = []
     for number, (seed, own, after) in enumerate(zip(seeds, personal, calibrated, strict=True)):
         cfg = seed.config
-        summary = reported.summarise(cfg, seed.rows, (up, down), len(seeds)) | own | after
+        summary = (
+            reported.summarise(cfg, seed.rows, traffic=(up, down), seeds=len(seeds)) | own | after
+        )
         title = f"{cfg.method} on {cfg.dataset} ({cfg.model}, seed {cfg.seed})"
-        curves.one_run(seed.directory / "curves.png", seed.rows, title)
+        curves.one_run(seed.directory / "curves.png", seed.rows, title=title)
         bias.labels(counts[number % len(counts)], title).savefig(seed.directory / "labels.png")
         text = json.dumps(summary, indent=2) + "\n"
         rundir.write_atomically(seed.directory / "summary.json", text)
@@ -154,13 +163,13 @@ def _train(
     cfg, first = job.config, int(np.ravel(state.round)[0])
     apart = on_host or not job.executor.jit  # rounds are not one program
     streamed, feed = job.host is not None, job.feed
-    examples = feed.clients(_participants(job, state, first))
+    examples = feed.clients(_participants(job, state, first=first))
     if apart:
         rounds_fn = _one_by_one(make_round(job.task, job.executor, clients_on_host=on_host))
     else:
         rounds_fn = make_rounds(job.task, job.executor, at_once=AT_ONCE, seeds=job.axes)
     evaluate_fn = evaluate.make_evaluate(
-        job.task, job.executor, cfg.evaluation.batch_size, job.axes
+        job.task, job.executor, batch_size=cfg.evaluation.batch_size, seeds=job.axes
     )
     track_fn = make_track(job, track.names) if track.names else None
     averaged = cfg.rounds - cfg.evaluation.last
@@ -207,7 +216,11 @@ def _train(
             if track_fn and track.due(done)
             else None
         )
-        waiting.append(Pending(number, lrs, metrics, scores, tracked, bool(new)))
+        waiting.append(
+            Pending(
+                number, lrs, metrics=metrics, scores=scores, tracked=tracked, compiled=bool(new)
+            )
+        )
         compiled |= new
         # a round that waits would hold on to its examples
         while len(waiting) > (0 if saves(done) or new or streamed else 1):
@@ -251,7 +264,9 @@ def _rows(done: Pending, seeds: list[Seed]) -> list[list[dict[str, Any]]]:
             own = jax.tree.map(lambda x, r=r, s=s: x[r, s] if several else x[r], metrics)
             where = f"seed {seed.config.seed}, " if several else ""
             last_good = int(seed.manager.latest_step() or 0)
-            rows.append(reported.row(done.first + r + 1, lr, own, where, last_good))
+            rows.append(
+                reported.row(done.first + r + 1, lr, metrics=own, where=where, last_good=last_good)
+            )
         result.append(rows)
     for s, row in enumerate(result[-1]):
         own = [
@@ -268,10 +283,10 @@ def _calibrated(job: Job, state: State) -> list[dict[str, Any]]:
         return [{} for _ in job.configs]
     size = job.config.evaluation.batch_size
     feed = job.feed
-    weights = evaluate.make_calibrate(job.task, job.executor, size, job.axes)(
+    weights = evaluate.make_calibrate(job.task, job.executor, batch_size=size, seeds=job.axes)(
         _tested(job, state), state.key, feed
     )
-    evaluate_fn = evaluate.make_evaluate(job.task, job.executor, size, job.axes)
+    evaluate_fn = evaluate.make_evaluate(job.task, job.executor, batch_size=size, seeds=job.axes)
     scores = evaluate_fn(weights, feed.tests())
     each = (
         [scores]
@@ -298,13 +313,13 @@ def _personal(job: Job, state: State, reporter: Reporter) -> list[dict[str, Any]
         score = evaluate.personalise(
             job.task,
             job.executor,
-            cfg.evaluation.batch_size,
-            phases,
-            state,
-            Hyper(hyper.lr, term_weights),
-            job.feed,
-            partial(reporter.stage, f"{name} models"),
-            job.axes,
+            batch_size=cfg.evaluation.batch_size,
+            phases=phases,
+            state=state,
+            hyper=Hyper(hyper.lr, term_weights),
+            feed=job.feed,
+            progress=partial(reporter.stage, f"{name} models"),
+            seeds=job.axes,
         )
         for i, result in enumerate(results):
             own = score if job.seeds is None else jax.tree.map(lambda x, i=i: x[i], score)

@@ -57,7 +57,7 @@ def make_track(job: Job, names: tuple[str, ...]) -> Callable[[State, Hyper], dic
             found["spectrum"] = measures.spectrum_of(seen)
         if "alignment" in names:
             local, own, observed = clients
-            found["alignment"] = measures.alignment_of(local, seen, own, observed)
+            found["alignment"] = measures.alignment_of(local, seen, vectors=own, observed=observed)
         return found
 
     def run(weights, state, kept, hyper, data, looked):
@@ -75,7 +75,9 @@ def make_track(job: Job, names: tuple[str, ...]) -> Callable[[State, Hyper], dic
     def track(state: State, hyper: Hyper) -> dict[str, Any]:
         weights = task.method.tested(state.weights, state.shared)
         kept = jax.tree.map(lambda x: x.take(ids, axis=axis), dict(state.clients))
-        light = State(state.round, state.key, state.weights, state.shared, {})
+        light = State(
+            state.round, state.key, weights=state.weights, shared=state.shared, clients={}
+        )
         data = next(iter(job.feed.clients([ids])))
         return run(weights, light, executor.place(kept), hyper, data, looked)
 

@@ -47,7 +47,7 @@ def restore(manager: ocp.CheckpointManager, template: State) -> tuple[State | No
     found = None
     for step in sorted(manager.all_steps(), reverse=True):
         try:
-            found = _read(manager, step, template)
+            found = _read(manager, step, template=template)
         except Exception as error:  # Orbax raises many kinds for a damaged file
             bad.append(step)
             reason = str(error).strip().splitlines()
@@ -84,7 +84,7 @@ def load(directory: Path, template: State, step: int) -> State:
         raise UserError(f"{directory} has no checkpoint of round {step}: choose --round of {known}")
     with ocp.CheckpointManager(directory.absolute()) as manager:
         try:
-            return _read(manager, step, template)
+            return _read(manager, step, template=template)
         except Exception as error:  # Orbax raises many kinds for a damaged file
             others = ", ".join(str(s) for s in steps if s != step) or "none"
             raise UserError(
@@ -141,7 +141,7 @@ def _from_host(content: Any, template: State) -> State:
     return State(
         jnp.array(content["round"], jnp.int32),
         jax.random.wrap_key_data(jnp.array(content["key"])),
-        jax.tree.map(like, content["weights"], template.weights),
-        jax.tree.map(like, content["shared"], dict(template.shared)),
-        jax.tree.map(like, content["clients"], dict(template.clients)),
+        weights=jax.tree.map(like, content["weights"], template.weights),
+        shared=jax.tree.map(like, content["shared"], dict(template.shared)),
+        clients=jax.tree.map(like, content["clients"], dict(template.clients)),
     )

@@ -84,7 +84,7 @@ def margin_softmax(
     chex.assert_equal_shape_suffix([logits, counts], 1)
     if not tau:
         return cross_entropy(logits, labels)
-    return cross_entropy(logits + shift(counts, absent, lambda n: -tau * n**-0.25), labels)
+    return cross_entropy(logits + shift(counts, absent, of=lambda n: -tau * n**-0.25), labels)
 
 
 def prior_scaled(

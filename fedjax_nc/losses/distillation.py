@@ -48,7 +48,7 @@ def not_true_kd(
     chex.assert_equal_shape([logits, teacher])
     true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
     # far below every logit but finite: both distributions give the class nothing, and 0 * 0 is 0
-    return kd(jnp.where(true, -1e9, logits), jnp.where(true, -1e9, teacher), tau)
+    return kd(jnp.where(true, -1e9, logits), jnp.where(true, -1e9, teacher), tau=tau)
 
 
 def logit_l2(logits: Float[Array, "*b c"], teacher: Float[Array, "*b c"]) -> Float[Array, "*b"]:

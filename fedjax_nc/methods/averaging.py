@@ -34,7 +34,9 @@ def fedavg() -> Method:
     Uploads:  the model.
     """
     finetune = (Phase((terms.cross_entropy(),), epochs=5),)
-    return Method("fedavg", HeadSpec(), (Phase((terms.cross_entropy(),)),), finetune=finetune)
+    return Method(
+        "fedavg", HeadSpec(), phases=(Phase((terms.cross_entropy(),)),), finetune=finetune
+    )
 
 
 @base
@@ -64,7 +66,7 @@ def prox(*, beta: float = 0.9) -> Regulariser:
     Args:
       beta: share of the base loss.
     """
-    return lambda method: mix(method, terms.prox(1.0), beta)
+    return lambda method: mix(method, terms.prox(1.0), beta=beta)
 
 
 @base
@@ -95,7 +97,9 @@ def fedexp(
     def server(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
         del shared
         length = tree.sq_distance(arrived.mean.params, tree.zeros_like(arrived.mean.params))
-        eta = extrapolation(arrived.mean_of("lengths"), length, arrived.clients, eps, rule)
+        eta = extrapolation(
+            arrived.mean_of("lengths"), length, clients=arrived.clients, eps=eps, rule=rule
+        )
         return tree.add(
             arrived.received, Weights(tree.scale(eta, arrived.mean.params), arrived.mean.stats)
         )

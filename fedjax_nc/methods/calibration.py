@@ -41,7 +41,9 @@ def fedlc(*, tau: float = 1.0, absent: Literal["one", "remove", "epsilon"] = "re
 
     def fn(c: Context) -> jax.Array:
         counts = c.info.class_counts
-        values = losses.margin_softmax(c.out.logits, c.batch.y, counts, tau, absent)
+        values = losses.margin_softmax(
+            c.out.logits, c.batch.y, counts=counts, tau=tau, absent=absent
+        )
         return losses.masked_mean(values, c.batch.mask)
 
     return fedavg()._replace(phases=(Phase((Term("margin", fn),)),))
@@ -76,19 +78,23 @@ def fedrod(
 
     def generic(c: Context) -> jax.Array:
         counts = c.info.class_counts
-        values = losses.balanced_softmax(c.out.logits, c.batch.y, counts, gamma, absent)
+        values = losses.balanced_softmax(
+            c.out.logits, c.batch.y, counts=counts, gamma=gamma, absent=absent
+        )
         return losses.masked_mean(values, c.batch.mask)
 
     def personal(c: Context) -> jax.Array:
         features, logits = c.out.features, c.out.logits
         if not joint:
             features, logits = lax.stop_gradient((features, logits))
-        values = losses.cross_entropy(own_logits(c.weights, features, logits, joint), c.batch.y)
+        values = losses.cross_entropy(
+            own_logits(c.weights, features, logits=logits, joint=joint), c.batch.y
+        )
         return losses.masked_mean(values, c.batch.mask)
 
     def predict(out: Outputs, weights: Weights, view: View) -> jax.Array:
         del view
-        return own_logits(weights, out.features, out.logits, joint)
+        return own_logits(weights, out.features, logits=out.logits, joint=joint)
 
     phase = Phase((Term("balanced", generic), Term("own", personal)))
     return fedavg()._replace(
@@ -152,7 +158,7 @@ def ccvr(
     def solve(model: Model, weights: Weights, sums, key: jax.Array) -> Weights:
         moments = diagonal_moments(sums) if rule == "fedetf" else pooled_moments(*sums)
         key_draw, key_order = jax.random.split(key)
-        z, y, valid = virtual_features(key_draw, moments, samples)
+        z, y, valid = virtual_features(key_draw, moments, samples=samples)
         batch = min(128, len(y))
 
         def loss(head, rows):
@@ -171,7 +177,7 @@ def ccvr(
         head, _ = lax.scan(epoch, weights.params["head"], jax.random.split(key_order, epochs))
         return weights._replace(params={**weights.params, "head": head})
 
-    return lambda method: method._replace(posthoc=Posthoc(collect, solve, upload))
+    return lambda method: method._replace(posthoc=Posthoc(collect, solve, upload=upload))
 
 
 def pooled_moments(count: jax.Array, total: jax.Array, square: jax.Array) -> Moments:
@@ -182,12 +188,12 @@ def pooled_moments(count: jax.Array, total: jax.Array, square: jax.Array) -> Mom
     mean = total / jnp.maximum(count, 1.0)[:, None]
     outer = mean[:, :, None] * mean[:, None, :]
     covariance = (square - count[:, None, None] * outer) / jnp.maximum(count - 1, 1)[:, None, None]
-    return Moments(count, mean, covariance)
+    return Moments(count, mean, spread=covariance)
 
 
 def diagonal_upload(count: jax.Array, total: jax.Array, square: jax.Array):
     """FedETF's code: a client's means and standard deviations of classes with two or more."""
-    own = pooled_moments(count, total, square)
+    own = pooled_moments(count, total, square=square)
     variance = jnp.maximum(jnp.diagonal(own.spread, axis1=1, axis2=2), 0.0)
     kept = (count > 1).astype(total.dtype)
     std, mean = kept[:, None] * jnp.sqrt(variance), kept[:, None] * own.mean
@@ -199,7 +205,7 @@ def diagonal_moments(sums) -> Moments:
     clients, mean, std, square = sums
     share = 1.0 / jnp.maximum(clients, 1.0)[:, None]
     mean = share * mean
-    return Moments(clients, mean, jnp.maximum(share * std + share * square - mean**2, 0.0))
+    return Moments(clients, mean, spread=jnp.maximum(share * std + share * square - mean**2, 0.0))
 
 
 def virtual_features(key: jax.Array, moments: Moments, samples: int):

@@ -49,7 +49,9 @@ def _entries() -> tuple[Entry, ...]:
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.FunctionDef):
                 kinds = {d.id for d in node.decorator_list if isinstance(d, ast.Name)}
-                found += [_entry(node, k, path.stem) for k in kinds & {"base", "regulariser"}]
+                found += [
+                    _entry(node, k, family=path.stem) for k in kinds & {"base", "regulariser"}
+                ]
     return tuple(found)
 
 
@@ -71,9 +73,9 @@ def parse(spec: str) -> list[Piece]:
         name, kwargs = _call(text, spec)
         allowed = regularisers() if position else bases()
         if name not in allowed:
-            raise unknown("regulariser" if position else "method", name, allowed)
+            raise unknown("regulariser" if position else "method", name, allowed=allowed)
         for key, value in kwargs.items():
-            _check(allowed[name], key, value)
+            _check(allowed[name], key, value=value)
         pieces.append(Piece(allowed[name], kwargs))
     return pieces
 
@@ -89,7 +91,7 @@ def with_hyper(spec: str, overrides: dict[str, Any]) -> str:
         if len(owners) > 1:
             raise UserError(f"several pieces of '{spec}' take '{key}': write it as name({key}=...)")
         owner = owners[0] if owners else pieces[-1]
-        _check(owner.entry, key, value)
+        _check(owner.entry, key, value=value)
         owner.kwargs[key] = value
     return " | ".join(_show(p) for p in pieces)
 
@@ -114,14 +116,14 @@ def _check(entry: Entry, key: str, value: Any) -> None:
     if key not in entry.hyper:
         if not entry.hyper:
             raise UserError(f"'{entry.name}' has no hyperparameters, '{key}' was given")
-        raise unknown(f"hyperparameter of {entry.name}", key, entry.hyper)
+        raise unknown(f"hyperparameter of {entry.name}", key, allowed=entry.hyper)
     default = entry.hyper[key]
     number = isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool)
     if type(value) is not type(default) and not number:
         wanted = type(default).__name__
         raise UserError(f"hyperparameter {key} of {entry.name} is {wanted}, {value!r} was given")
     if key in entry.choices and value not in entry.choices[key]:
-        raise unknown(f"{key} of {entry.name}", str(value), entry.choices[key])
+        raise unknown(f"{key} of {entry.name}", str(value), allowed=entry.choices[key])
     if isinstance(value, int | float) and not 0 <= value < float("inf"):
         raise UserError(f"hyperparameter {key}={value} of {entry.name}: give zero or more")
 
@@ -145,12 +147,12 @@ def _entry(node: ast.FunctionDef, kind: str, family: str) -> Entry:
     return Entry(
         node.name.removesuffix("_reg"),
         kind,
-        family,
-        hyper,
-        choices,
-        manual,
-        doc.splitlines()[0] if doc else "",
-        sections,
+        family=family,
+        hyper=hyper,
+        choices=choices,
+        help=manual,
+        summary=doc.splitlines()[0] if doc else "",
+        sections=sections,
     )
 
 

@@ -71,7 +71,7 @@ def moon_reg(*, beta: float = 0.9, tau: float = 0.5, dim: int = 0) -> Regularise
                     "this method has fixed class vectors or its own projector: use dim=0"
                 )
             method = method._replace(head=method.head._replace(projector=(FEATURES, dim)))
-        return mix(method, contrastive(tau), beta, parts=(previous_model(),))
+        return mix(method, contrastive(tau), beta=beta, parts=(previous_model(),))
 
     return apply
 
@@ -91,9 +91,9 @@ def kd(*, beta: float = 0.9, tau: float = 1.0) -> Regulariser:
     """
 
     def fn(c: Context):
-        return losses.masked_mean(losses.kd(c.out.logits, c.ref().logits, tau), c.batch.mask)
+        return losses.masked_mean(losses.kd(c.out.logits, c.ref().logits, tau=tau), c.batch.mask)
 
-    return lambda method: mix(method, Term("kd", fn), beta)
+    return lambda method: mix(method, Term("kd", fn), beta=beta)
 
 
 @regulariser
@@ -110,14 +110,14 @@ def ntd(*, beta: float = 0.9, tau: float = 1.0) -> Regulariser:
       beta: share of the base loss.
       tau: temperature of both softmaxes.
     """
-    return lambda method: mix(method, not_true(tau), beta)
+    return lambda method: mix(method, not_true(tau), beta=beta)
 
 
 def not_true(tau: float) -> Term:
     """FedNTD's term, equation 4."""
 
     def fn(c: Context):
-        values = losses.not_true_kd(c.out.logits, c.ref().logits, c.batch.y, tau)
+        values = losses.not_true_kd(c.out.logits, c.ref().logits, labels=c.batch.y, tau=tau)
         return losses.masked_mean(values, c.batch.mask)
 
     return Term("ntd", fn)
@@ -138,7 +138,7 @@ def ld(*, beta: float = 0.9) -> Regulariser:
     def fn(c: Context):
         return losses.masked_mean(losses.logit_l2(c.out.logits, c.ref().logits), c.batch.mask)
 
-    return lambda method: mix(method, Term("ld", fn), beta)
+    return lambda method: mix(method, Term("ld", fn), beta=beta)
 
 
 @regulariser
@@ -157,7 +157,7 @@ def fd(*, beta: float = 0.9) -> Regulariser:
         values = losses.feature_l2(c.out.features, c.ref().features)
         return losses.masked_mean(values, c.batch.mask)
 
-    return lambda method: mix(method, Term("fd", fn), beta)
+    return lambda method: mix(method, Term("fd", fn), beta=beta)
 
 
 def contrastive(tau: float) -> Term:
@@ -166,7 +166,7 @@ def contrastive(tau: float) -> Term:
     def fn(c: Context):
         z, z_global, z_previous = c.out, c.ref("global"), c.ref("previous")
         values = losses.model_contrastive(
-            z.projected, z_global.projected, z_previous.projected, tau
+            z.projected, z_global.projected, z_previous=z_previous.projected, tau=tau
         )
         return losses.masked_mean(values, c.batch.mask)
 

@@ -55,7 +55,7 @@ def dot_regression(*, finetune_epochs: int = 5) -> Method:
     phase = Phase((Term("dot_regression", fn),), train=("body",))
     head = HeadSpec("etf", bias=False, normalise=True)
     return Method(
-        "dot_regression", head, (phase,), finetune=(phase._replace(epochs=finetune_epochs),)
+        "dot_regression", head, phases=(phase,), finetune=(phase._replace(epochs=finetune_epochs),)
     )
 
 
@@ -107,7 +107,7 @@ def spherefed(*, calibrate: bool = False, finetune_epochs: int = 5) -> Method:
     return Method(
         "spherefed",
         HeadSpec("orthonormal", bias=False, normalise=True),
-        (phase,),
+        phases=(phase,),
         finetune=(phase._replace(epochs=finetune_epochs),),
         posthoc=least_squares_head() if calibrate else None,
     )
@@ -159,15 +159,17 @@ def fedgela(
 
     def fn(c: Context):
         counts = c.info.class_counts
-        logits = losses.prior_scaled(c.out.logits, counts, temperature if ours else 1.0)
+        logits = losses.prior_scaled(c.out.logits, counts, temperature=temperature if ours else 1.0)
         return losses.masked_mean(losses.cross_entropy(logits, c.batch.y), c.batch.mask)
 
     phase = Phase((Term("scaled_etf", fn),), train=("body", "projector", "scale"))
-    head = HeadSpec("etf", False, (CLASSES,), normalise=True, learn_scale=True)
+    head = HeadSpec("etf", False, projector=(CLASSES,), normalise=True, learn_scale=True)
     if ours:
         phase = phase._replace(grad=clipped(clip))
         head = HeadSpec("etf", bias=False, encoder=True)
-    method = Method("fedgela", head, (phase,), finetune=(phase._replace(epochs=finetune_epochs),))
+    method = Method(
+        "fedgela", head, phases=(phase,), finetune=(phase._replace(epochs=finetune_epochs),)
+    )
     return method._replace(predict=_scaled_logits) if ours else method
 
 
@@ -216,7 +218,7 @@ def fedetf(
     def fn(c: Context):
         strength = gamma if balanced else 0.0
         values = losses.balanced_softmax(
-            c.out.logits, c.batch.y, c.info.class_counts, strength, absent
+            c.out.logits, c.batch.y, counts=c.info.class_counts, gamma=strength, absent=absent
         )
         return losses.masked_mean(values, c.batch.mask)
 
@@ -228,9 +230,11 @@ def fedetf(
         layer = Phase(ce, train=("projector", "scale"), epochs=finetune_epochs)
     else:
         first = phase
-        vectors = Phase(ce, ("head",), finetune_epochs, SGD(0.1))
-        layer = Phase(ce, ("projector",), finetune_epochs, SGD(0.05, 0.9, 5e-4))
+        vectors = Phase(ce, ("head",), epochs=finetune_epochs, optimizer=SGD(0.1))
+        layer = Phase(
+            ce, ("projector",), epochs=finetune_epochs, optimizer=SGD(0.05, 0.9, weight_decay=5e-4)
+        )
     alternate = (vectors, layer) if projector else (vectors,)
     width = (dim or CLASSES,) if projector else ()
-    head = HeadSpec("etf", False, width, normalise=True, learn_scale=learn_scale)
-    return Method("fedetf", head, (phase,), finetune=(first, Repeat(cycles, alternate)))
+    head = HeadSpec("etf", False, projector=width, normalise=True, learn_scale=learn_scale)
+    return Method("fedetf", head, phases=(phase,), finetune=(first, Repeat(cycles, alternate)))

@@ -89,7 +89,7 @@ def align(
         if not 0 < width <= 1:
             raise UserError(f"width = {width} of fedalign: give a share above 0, at most 1")
 
-    return lambda method: add(method, Term("lipschitz", fn, mu, check))
+    return lambda method: add(method, Term("lipschitz", fn, weight=mu, check=check))
 
 
 @base
@@ -142,7 +142,7 @@ def gradaug(*, mu: float = 1.75, subnets: int = 2, min_width: float = 0.8) -> Me
                 "and a share above 0, at most 1"
             )
 
-    return add(fedavg(), Term("gradaug", fn, mu, check))
+    return add(fedavg(), Term("gradaug", fn, weight=mu, check=check))
 
 
 def distinct_widths(channels: tuple[int, ...], least: float) -> tuple[list[float], list[float]]:
@@ -182,7 +182,7 @@ def mixup_reg(*, gamma: float = 0.1) -> Regulariser:
     """
     if not gamma:
         return lambda method: method
-    return lambda m: each_phase(m, augment=lambda batch, key: mixed(batch, key, gamma))
+    return lambda m: each_phase(m, augment=lambda batch, key: mixed(batch, key, gamma=gamma))
 
 
 def mixed(batch: Batch, key: jax.Array, gamma: float) -> tuple[tuple[Batch, jax.Array], ...]:
@@ -233,7 +233,7 @@ def stochdepth_reg(*, last: float = 0.9, rule: Literal["code", "paper"] = "code"
     """
     if not 0 < last <= 1:
         raise UserError(f"last = {last} of stochdepth: give a probability above 0, at most 1")
-    return lambda method: method._replace(survival=lambda blocks: kept(blocks, last, rule))
+    return lambda method: method._replace(survival=lambda blocks: kept(blocks, last, rule=rule))
 
 
 def kept(blocks: int, last: float, rule: str) -> tuple[float, ...]:

@@ -71,11 +71,11 @@ def control_variates(adaptive: bool) -> Part:
         return control_variate(
             f.client["control"],
             f.shared["control"],
-            f.received.params,
-            f.weights.params,
-            f.info.num_steps,
-            f.info.lr,
-            f.info.momentum if adaptive else 0.0,
+            received=f.received.params,
+            local=f.weights.params,
+            steps=f.info.num_steps,
+            lr=f.info.lr,
+            momentum=f.info.momentum if adaptive else 0.0,
         )
 
     def collect(f: Finished):
@@ -84,7 +84,7 @@ def control_variates(adaptive: bool) -> Part:
     def reduce(c, total, arrived: Arrived):
         return tree.add(c, tree.scale(1.0 / arrived.num_clients, total))
 
-    return Part("control", zeros, zeros, keep=new, collect=collect, reduce=reduce)
+    return Part("control", zeros, init_client=zeros, keep=new, collect=collect, reduce=reduce)
 
 
 def control_variate(ci, c, received, local, steps, lr, momentum):
@@ -141,7 +141,7 @@ def feddyn(
     def zeros(setup: Setup):
         return tree.zeros_like(setup.weights.params)
 
-    pull = terms.prox(alpha)._replace(name="pull") if squared else Term("pull", norm, alpha)
+    pull = terms.prox(alpha)._replace(name="pull") if squared else Term("pull", norm, weight=alpha)
     return add(
         fedavg()._replace(server=server, weights=None if weights == "size" else "equal"),
         Term("linear", linear),
@@ -175,7 +175,7 @@ def fedsol(*, rho: float = 2.0, tau: float = 3.0) -> Method:
     above_zero(tau=tau)
 
     def divergence(c: Context) -> jax.Array:
-        values = losses.kd(c.out.logits, c.ref().logits, tau) / tau**2
+        values = losses.kd(c.out.logits, c.ref().logits, tau=tau) / tau**2
         return losses.masked_mean(values, c.batch.mask)
 
     def elsewhere(value_and_grad, view: View):

@@ -52,7 +52,7 @@ def per_class(
     """What a client uploads: sums over its classes under its new model."""
 
     def sums(out: Outputs, batch: Batch) -> losses.ClassSums:
-        return losses.class_sums(of(out), batch.y, batch.mask, out.logits.shape[-1])
+        return losses.class_sums(of(out), batch.y, mask=batch.mask, classes=out.logits.shape[-1])
 
     return lambda f: f.over_data(sums, augment)
 
@@ -73,7 +73,7 @@ def soft_labels(rule: str) -> Part:
         classes = setup.weights.params["head"]["kernel"].shape[1]
         nothing = losses.ClassSums(jnp.zeros((classes, classes)), jnp.zeros(classes))
         seen = jnp.full(classes, rule == "code")
-        return SoftLabels(jnp.eye(classes), seen, nothing, jnp.zeros((), jnp.int32))
+        return SoftLabels(jnp.eye(classes), seen, history=nothing, rounds=jnp.zeros((), jnp.int32))
 
     def reduce(old: SoftLabels, new: losses.ClassSums, arrived: Arrived) -> SoftLabels:
         del arrived
@@ -108,7 +108,9 @@ def soft_labels_by_code(old: SoftLabels, new: losses.ClassSums) -> SoftLabels:
     total = losses.ClassSums(old.history.total + new.total, old.history.count + new.count)
     eye = jnp.eye(len(old.matrix), dtype=old.matrix.dtype)
     fresh = jnp.where((total.count > 0)[:, None], total.mean, eye)
-    return SoftLabels(0.5 * old.matrix + 0.5 * fresh, old.seen, total, old.rounds + 1)
+    return SoftLabels(
+        0.5 * old.matrix + 0.5 * fresh, old.seen, history=total, rounds=old.rounds + 1
+    )
 
 
 def mean_logits(sums: losses.ClassSums) -> jax.Array:

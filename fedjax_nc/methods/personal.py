@@ -83,7 +83,7 @@ def fedrep(*, epochs: Literal["original", "fedbabu", "fedetf", "feddw"] = "origi
         "feddw": (1, rest),
     }[epochs]
     ce = (terms.cross_entropy(),)
-    phases = (Phase(ce, ("head",), head), Phase(ce, ("body",), body))
+    phases = (Phase(ce, ("head",), epochs=head), Phase(ce, ("body",), epochs=body))
     return fedavg()._replace(phases=phases, personal=("head",))
 
 
@@ -150,16 +150,16 @@ def fedala(*, eta: float = 1.0, share: float = 0.8, first: int = 11) -> Method:
 
     def start(received: Weights, client: Mapping[str, Any]) -> Weights:
         mine = client["mixing"]
-        head = mixed(mine.head, received.params["head"], mine.share)
+        head = mixed(mine.head, received.params["head"], share=mine.share)
         return Weights({**received.params, "head": head}, mine.stats)
 
     def learn(view: View) -> optax.GradientTransformation:
         mine, new = view.client["mixing"], view.sent.params["head"]
 
         def update(grads, shares, params=None):
-            shares = adapted(shares, grads["head"], mine.head, new, eta)
+            shares = adapted(shares, grads["head"], old=mine.head, new=new, eta=eta)
             assert params is not None
-            to = {"head": mixed(mine.head, new, shares)}
+            to = {"head": mixed(mine.head, new, share=shares)}
             return jax.tree.map(jnp.subtract, params, to), shares
 
         return optax.GradientTransformation(lambda params: mine.share, update)  # type: ignore[arg-type]
@@ -167,10 +167,12 @@ def fedala(*, eta: float = 1.0, share: float = 0.8, first: int = 11) -> Method:
     def begin(setup: Setup) -> Mixing:
         head = setup.weights.params["head"]
         ones = jax.tree.map(jnp.ones_like, head)
-        return Mixing(head, setup.weights.stats, ones, jnp.ones((), bool))
+        return Mixing(head, setup.weights.stats, share=ones, fresh=jnp.ones((), bool))
 
     def keep(f: Finished) -> Mixing:
-        return Mixing(f.weights.params["head"], f.weights.stats, f.opts[0], jnp.zeros((), bool))
+        return Mixing(
+            f.weights.params["head"], f.weights.stats, share=f.opts[0], fresh=jnp.zeros((), bool)
+        )
 
     ce = (terms.cross_entropy(),)
 
@@ -217,5 +219,5 @@ def ft(
     """
     train = None if groups == "all" else (groups,)
     optimizer = SGD(lr) if lr else None
-    phase = Phase((terms.cross_entropy(),), train, epochs, optimizer)
+    phase = Phase((terms.cross_entropy(),), train, epochs=epochs, optimizer=optimizer)
     return lambda method: method._replace(finetune=(phase,))

@@ -56,7 +56,7 @@ def fedproto(
 
     def fn(c: Context) -> jax.Array:
         known, y = c.shared["prototypes"], c.batch.y
-        values = losses.prototype_l2(c.out.features, known.mean[y], known.seen[y])
+        values = losses.prototype_l2(c.out.features, known.mean[y], seen=known.seen[y])
         return losses.masked_mean(values, c.batch.mask)
 
     def nearest(out: Outputs, weights: Weights, view: View) -> jax.Array:
@@ -65,7 +65,7 @@ def fedproto(
         gaps = out.features[:, None] - known.mean
         return jnp.where(known.seen, -jnp.sum(gaps**2, axis=-1), -1e9)
 
-    method = add(fedavg(), Term("prototypes", fn, lam), parts=(parts.prototypes(weighted),))
+    method = add(fedavg(), Term("prototypes", fn, weight=lam), parts=(parts.prototypes(weighted),))
     method = method if average else method._replace(personal=("body", "head"), finetune=())
     return method._replace(predict=nearest) if predict == "nearest" else method
 
@@ -109,27 +109,36 @@ def fedfm(
     def fn(c: Context) -> jax.Array:
         anchors, y = c.shared["anchors"], c.batch.y
         if matching == "l2":
-            values = losses.prototype_l2(c.out.features, anchors.mean[y], anchors.seen[y], True)
+            values = losses.prototype_l2(
+                c.out.features, anchors.mean[y], seen=anchors.seen[y], unit=True
+            )
         else:
             values = losses.prototype_contrast(
-                c.out.features, y, anchors.mean, anchors.seen, jnp.zeros(len(anchors.mean)), tau
+                c.out.features,
+                y,
+                prototypes=anchors.mean,
+                seen=anchors.seen,
+                shift=jnp.zeros(len(anchors.mean)),
+                tau=tau,
             )
         return jnp.where(anchors.rounds >= start, losses.masked_mean(values, c.batch.mask), 0.0)
 
     def empty(setup: Setup) -> Anchors:
         none = parts.no_class_means(setup)
-        return Anchors(none.mean, none.seen, jnp.zeros((), jnp.int32))
+        return Anchors(none.mean, none.seen, rounds=jnp.zeros((), jnp.int32))
 
     def exchange(out: Outputs, batch: Batch) -> losses.ClassSums:
-        return losses.class_sums(out.features, batch.y, batch.mask, out.logits.shape[-1])
+        return losses.class_sums(
+            out.features, batch.y, mask=batch.mask, classes=out.logits.shape[-1]
+        )
 
     def reduce(old: Anchors, sums: losses.ClassSums, arrived: Arrived) -> Anchors:
         del arrived
         mean = jnp.where((sums.count > 0)[:, None], sums.mean, old.mean)
-        return Anchors(mean, old.seen | (sums.count > 0), old.rounds + 1)
+        return Anchors(mean, old.seen | (sums.count > 0), rounds=old.rounds + 1)
 
     part = Part("anchors", empty, reduce=reduce, exchange=exchange)
-    return add(fedavg(), Term("matching", fn, lam), parts=(part,))
+    return add(fedavg(), Term("matching", fn, weight=lam), parts=(part,))
 
 
 @base
@@ -171,7 +180,7 @@ def fednh(
     def reduce(vectors, sums, arrived: Arrived):
         del arrived
         total, count = sums
-        return losses.moving_prototypes(vectors, total / jnp.maximum(count, 1.0)[:, None], rho)
+        return losses.moving_prototypes(vectors, total / jnp.maximum(count, 1.0)[:, None], rho=rho)
 
     def server(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
         new = tree.add(arrived.received, arrived.mean)
@@ -188,8 +197,8 @@ def fednh(
     return Method(
         "fednh",
         head,
-        (phase,),
-        (part,),
+        phases=(phase,),
+        parts=(part,),
         server=server,
         finetune=(Phase((terms.cross_entropy(),), epochs=5),),
         weights="equal" if authors else None,

@@ -73,7 +73,7 @@ def dw(
             relations = losses.linearised_gram(vectors, received)
         else:
             relations = losses.class_relations(vectors)
-        value = losses.soft_label_consistency(soft.matrix, relations, soft.seen)
+        value = losses.soft_label_consistency(soft.matrix, relations, seen=soft.seen)
         return value * 0.1 ** ((soft.rounds + 1) // 9) if decay else value
 
     def apply(method: Method) -> Method:
@@ -84,7 +84,9 @@ def dw(
                 "trains a linear head, such as fedavg, fedprox, moon or scaffold"
             )
         known = any(part.name == "soft_labels" for part in method.parts)  # Fedistill+ has them
-        return add(method, Term("dw", fn, mu), parts=() if known else (parts.soft_labels(rule),))
+        return add(
+            method, Term("dw", fn, weight=mu), parts=() if known else (parts.soft_labels(rule),)
+        )
 
     return apply
 
@@ -116,7 +118,7 @@ def feddistill(
     def fn(c: Context):
         soft = c.shared["soft_labels"]
         matrix = jax.nn.softmax(soft.matrix) if rule == "fedgen" else soft.matrix
-        values = losses.soft_label_kl(c.out.logits, matrix[c.batch.y], form)
+        values = losses.soft_label_kl(c.out.logits, matrix[c.batch.y], form=form)
         return losses.masked_mean(values, c.batch.mask & soft.seen[c.batch.y])
 
-    return add(fedavg(), Term("soft_labels", fn, gamma), parts=(parts.soft_labels(rule),))
+    return add(fedavg(), Term("soft_labels", fn, weight=gamma), parts=(parts.soft_labels(rule),))

@@ -93,7 +93,9 @@ def feduv(*, lam: float = 2.5, mu: float = 0.5) -> Method:
     def uniform(c: Context):
         return losses.uniformity(c.out.features, c.batch.mask)
 
-    return add(fedavg(), Term("variance", variance, lam), Term("uniformity", uniform, mu))
+    return add(
+        fedavg(), Term("variance", variance, weight=lam), Term("uniformity", uniform, weight=mu)
+    )
 
 
 @base
@@ -129,7 +131,9 @@ def fedrcl(
 
     def fn(c: Context):
         values = [
-            losses.relaxed_contrast(z, c.batch.y, c.batch.mask, tau, threshold, beta)
+            losses.relaxed_contrast(
+                z, c.batch.y, mask=c.batch.mask, tau=tau, threshold=threshold, beta=beta
+            )
             for z in c.out.levels
         ]
         each = [losses.masked_mean(contrast * a + penalty * b, c.batch.mask) for a, b in values]
@@ -178,21 +182,21 @@ def fedblade(
     def align_projector(c: Context):
         known = c.shared["prototypes"]
         projected, _ = c.model.head(c.weights.params, known.mean)
-        return losses.projector_alignment(projected, terms.class_vectors(c), known.seen)
+        return losses.projector_alignment(projected, terms.class_vectors(c), seen=known.seen)
 
     def align_features(c: Context):
         known = c.shared["prototypes"]
         shift = losses.log_prior(c.info.class_counts, absent)
         shift = shift if distribution_factor else jnp.zeros_like(shift)
         values = losses.prototype_contrast(
-            c.out.features, c.batch.y, known.mean, known.seen, shift, tau
+            c.out.features, c.batch.y, prototypes=known.mean, seen=known.seen, shift=shift, tau=tau
         )
         return losses.masked_mean(values, c.batch.mask)
 
     extra = [] if decorr == "none" else [decorrelation(decorr)._replace(weight=beta)]
     if projector_alignment and gamma:
-        extra.append(Term("projector_alignment", align_projector, gamma))
+        extra.append(Term("projector_alignment", align_projector, weight=gamma))
     if feature_alignment and gamma:
-        extra.append(Term("feature_alignment", align_features, gamma))
+        extra.append(Term("feature_alignment", align_features, weight=gamma))
     uses = bool(gamma) and (projector_alignment or feature_alignment)
     return add(fedetf(dim=dim, absent=absent), *extra, parts=(parts.prototypes(),) if uses else ())

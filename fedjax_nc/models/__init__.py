@@ -47,7 +47,7 @@ def build(
                 f"model '{name}' has no residual blocks to leave out: choose {residual}"
             )
         options["survival"] = survival(spec.blocks)
-    return base.from_body(_bodies(shape, words)[name](**options), shape, classes, head)
+    return base.from_body(_bodies(shape, words)[name](**options), shape, classes=classes, spec=head)
 
 
 def _bodies(shape: tuple[int, ...], words: int) -> "dict[str, Callable]":

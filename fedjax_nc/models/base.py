@@ -39,14 +39,14 @@ def from_body(body: nn.Module, shape: tuple[int, ...], classes: int, spec: HeadS
         x = jnp.zeros((2, *shape), int if len(shape) == 1 else float)  # words have numbers
         variables = body.init({"params": key_body, "dropout": key_body}, x, train=False, mask=None)
         *_, features = jax.eval_shape(lambda v: body.apply(v, x, train=False, mask=None), variables)
-        head = init_head(key_head, spec, features.shape[-1], classes)
+        head = init_head(key_head, spec, features=features.shape[-1], classes=classes)
         return Weights({"body": variables["params"], **head}, variables.get("batch_stats", {}))
 
     def apply(weights, x, *, train, mask=None, key=None, width=1.0):
         net, params, stats = body, weights.params, weights.stats
         if width != 1.0:
             net = body.clone(width=width)
-            params = {**params, "body": _first_channels(net, params["body"], x)}
+            params = {**params, "body": _first_channels(net, params["body"], x=x)}
             stats = {}
         variables = {"params": params["body"]} | ({"batch_stats": stats} if stats else {})
         rngs = {"dropout": key} if key is not None else {}
@@ -55,21 +55,23 @@ def from_body(body: nn.Module, shape: tuple[int, ...], classes: int, spec: HeadS
         )
         projected, logits = head(params, features)
         stats = new.get("batch_stats", weights.stats) if width == 1.0 else weights.stats
-        return Outputs(blocks, levels, features, projected, logits), stats
+        return Outputs(blocks, levels, features=features, projected=projected, logits=logits), stats
 
     def head(params, features):
-        return apply_head(params, features, spec)
+        return apply_head(params, features, spec=spec)
 
     def last_stage(weights, x, *, width, mask=None):
         number = len(channels) - 1
         net = stages.clone(width=width).stage(number)
         params = weights.params["body"]
         params = (params["body"] if spec.encoder else params)[f"stage{number}"]
-        variables = {"params": _first_channels(net, params, x)}
+        variables = {"params": _first_channels(net, params, x=x)}
         (out, _), _ = net.apply(variables, x, train=True, mask=mask, mutable=["batch_stats"])
         return out
 
-    return Model(init, apply, head, last_stage if channels else None, channels)
+    return Model(
+        init, apply, head=head, last_stage=last_stage if channels else None, channels=channels
+    )
 
 
 def _first_channels(net: nn.Module, params: Any, x: jax.Array) -> Any:

@@ -42,7 +42,9 @@ def tile(x: Array, name: str = "auto") -> Array:
     sides = tiles.sides(x)
     if tiles.is_tiled(x) or name not in ("auto", "winograd") or any(s % tiles.TILE for s in sides):
         return x
-    found = choose(jax.default_backend(), 3, 1, x.shape[-1], 1, min(sides))
+    found = choose(
+        jax.default_backend(), 3, stride=1, channels=x.shape[-1], groups=1, smallest=min(sides)
+    )
     return tiles.tile(x) if found == "winograd" else x
 
 
@@ -63,17 +65,24 @@ def convolve(
         if not pool and (side, stride, groups, pads) == (1, 1, 1, ((0, 0), (0, 0))):
             return lowerings.pointwise(x, kernel)
         x = tiles.untile(x)
-    if name == "auto" or not can(name, side, stride, groups):
+    if name == "auto" or not can(name, side, stride=stride, groups=groups):
         size = [(x.shape[1 + d] + sum(pads[d]) - side) // stride + 1 for d in range(2)]
-        name = choose(jax.default_backend(), side, stride, channels, groups, min(size))
+        name = choose(
+            jax.default_backend(),
+            side,
+            stride=stride,
+            channels=channels,
+            groups=groups,
+            smallest=min(size),
+        )
     if name == "im2col" and stride == 1 and side >= 5:
-        return lowerings.im2col(x, kernel, stride, pads, 2, pool)
+        return lowerings.im2col(x, kernel, stride=stride, pads=pads, block=2, pool=pool)
     if name == "winograd":
-        return lowerings.winograd(x, kernel, stride, pads, pool)
+        return lowerings.winograd(x, kernel, stride=stride, pads=pads, pool=pool)
     if name == "native":
-        y = lowerings.native(x, kernel, stride, pads, groups)
+        y = lowerings.native(x, kernel, stride=stride, pads=pads, groups=groups)
     elif name == "grouped":
-        y = _grouped(x, kernel, stride, pads, groups)
+        y = _grouped(x, kernel, stride=stride, pads=pads, groups=groups)
     else:
         y = getattr(lowerings, name)(x, kernel, stride, pads)
     return max_pool(y) if pool else y
@@ -123,8 +132,16 @@ class Conv(nn.Module):
         if isinstance(self.padding, int):
             pads = (self.padding, self.padding), (self.padding, self.padding)
         else:
-            pads = _pads(self.padding, tiles.sides(x), self.kernel, self.stride)
-        y = convolve(x, kernel, self.stride, pads, self.groups, self.lowering, self.pool)
+            pads = _pads(self.padding, tiles.sides(x), kernel=self.kernel, stride=self.stride)
+        y = convolve(
+            x,
+            kernel,
+            stride=self.stride,
+            pads=pads,
+            groups=self.groups,
+            name=self.lowering,
+            pool=self.pool,
+        )
         if self.bias:
             init = torch_bias(inputs * self.kernel**2)
             y = y + self.param("bias", init, (self.features,), x.dtype)
@@ -173,7 +190,7 @@ def max_pool3(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
 def avg_pool3(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
     """3x3 average-pooling with stride 2; a border of zeros counts."""
     return lowerings.depthwise(
-        x, jnp.full((3, 3, 1, x.shape[-1]), 1 / 9, x.dtype), 2, ((1, 1), (1, 1))
+        x, jnp.full((3, 3, 1, x.shape[-1]), 1 / 9, x.dtype), stride=2, pads=((1, 1), (1, 1))
     )
 
 

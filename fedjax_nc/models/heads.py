@@ -21,7 +21,7 @@ def init_head(key: Key[Array, ""], spec: HeadSpec, features: int, classes: int) 
         layers = []
         for i, units in enumerate(spec.projector):
             units = {CLASSES: classes, FEATURES: features}.get(units, units)
-            layers.append(_linear(jax.random.fold_in(key_projector, i), width, units))
+            layers.append(_linear(jax.random.fold_in(key_projector, i), width, fan_out=units))
             width = units
         groups["projector"] = {str(i): layer for i, layer in enumerate(layers)}
     least = {"etf": classes - 1, "orthonormal": classes}.get(spec.kind, 0)
@@ -38,7 +38,7 @@ def init_head(key: Key[Array, ""], spec: HeadSpec, features: int, classes: int) 
         seed = jax.random.normal(key_head, (width, classes))
         groups["head"] = {"kernel": linalg.orthonormal(seed)}
     else:
-        head = _linear(key_head, width, classes)
+        head = _linear(key_head, width, fan_out=classes)
         groups["head"] = head if spec.bias else {"kernel": head["kernel"]}
     if spec.own:
         groups["own_head"] = groups["head"]

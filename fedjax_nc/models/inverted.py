@@ -38,13 +38,13 @@ class Net(NamedTuple):
 # Sandler et al. 2018, table 2; the second stage's stride is 1 in all CIFAR versions
 MOBILENET_V2 = Net(
     (
-        Row(1, 16, 1, 1),
-        Row(6, 24, 2, 1),
-        Row(6, 32, 3, 2),
-        Row(6, 64, 4, 2),
-        Row(6, 96, 3, 1),
-        Row(6, 160, 3, 2),
-        Row(6, 320, 1, 1),
+        Row(1, 16, blocks=1, stride=1),
+        Row(6, 24, blocks=2, stride=1),
+        Row(6, 32, blocks=3, stride=2),
+        Row(6, 64, blocks=4, stride=2),
+        Row(6, 96, blocks=3, stride=1),
+        Row(6, 160, blocks=3, stride=2),
+        Row(6, 320, blocks=1, stride=1),
     ),
     "relu6",
     squeeze=False,
@@ -52,13 +52,13 @@ MOBILENET_V2 = Net(
 # Tan and Le 2019, table 1
 EFFICIENTNET_B0 = Net(
     (
-        Row(1, 16, 1, 1),
-        Row(6, 24, 2, 2),
-        Row(6, 40, 2, 2, 5),
-        Row(6, 80, 3, 2),
-        Row(6, 112, 3, 1, 5),
-        Row(6, 192, 4, 2, 5),
-        Row(6, 320, 1, 1),
+        Row(1, 16, blocks=1, stride=1),
+        Row(6, 24, blocks=2, stride=2),
+        Row(6, 40, blocks=2, stride=2, kernel=5),
+        Row(6, 80, blocks=3, stride=2),
+        Row(6, 112, blocks=3, stride=1, kernel=5),
+        Row(6, 192, blocks=4, stride=2, kernel=5),
+        Row(6, 320, blocks=1, stride=1),
     ),
     "silu",
     squeeze=True,
@@ -80,10 +80,10 @@ class Inverted(nn.Module):
     def __call__(self, x, keep: float = 1.0, *, train, mask):
         """One block; kept with this probability."""
         inner = narrow(self.row.expansion * self.inputs, self.width)
-        kept = coin(self, keep, train)
+        kept = coin(self, keep, train=train)
         conv = partial(Conv, lowering=self.conv)
         act = getattr(nn, self.net.act)
-        norm = partial(Norm, self.norm, momentum=momentum(keep, kept, train))
+        norm = partial(Norm, self.norm, momentum=momentum(keep, kept, train=train))
         y = x
         if self.row.expansion > 1:
             y = act(norm()(conv(inner, 1)(y), train=train, mask=mask))

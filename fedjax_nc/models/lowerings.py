@@ -32,11 +32,11 @@ def native(x, kernel, stride: int, pads: Pads, groups: int = 1):
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def canonical(x: Float[Array, "b h w i"], kernel: Float[Array, "p q i o"], stride: int, pads: Pads):
     """The native convolution with both gradients written as NHWC/HWIO convolutions."""
-    return native(x, kernel, stride, pads)
+    return native(x, kernel, stride=stride, pads=pads)
 
 
 def _canonical_fwd(x, kernel, stride, pads):
-    return native(x, kernel, stride, pads), (x, kernel)
+    return native(x, kernel, stride=stride, pads=pads), (x, kernel)
 
 
 def _canonical_bwd(stride, pads, residuals, g):
@@ -104,13 +104,13 @@ def im2col(x, kernel, stride: int, pads: Pads, block: int = 1, pool: bool = Fals
     put side by side.
     """
     side, _, channels, out = kernel.shape
-    size, tiles = _sizes(x.shape, kernel.shape, stride, pads, block)
+    size, tiles = _sizes(x.shape, kernel.shape, stride=stride, pads=pads, block=block)
     patch = side + block - 1
-    x = _patches(x, pads, tiles, stride * block, patch)
+    x = _patches(x, pads, tiles=tiles, step=stride * block, patch=patch)
     # (q, p, i, o) -> (patch q, patch p, i, block p, block q, o): a copy per output of the block
     kernel = kernel.transpose(1, 0, 2, 3)
     for axis in (0, 1):
-        shifted = [_shift(kernel, axis, i, block) for i in range(block)]
+        shifted = [_shift(kernel, axis, by=i, block=block) for i in range(block)]
         kernel = jnp.stack(shifted, axis=3)
     y = product(x.reshape(-1, patch * patch * channels), kernel.reshape(-1, block * block * out))
     y = y.reshape(x.shape[0], *tiles, block, block, out)
@@ -127,8 +127,8 @@ def winograd(x, kernel, stride: int, pads: Pads, pool: bool = False):
     float32 the rounding error is a few times that of a direct convolution.
     """
     assert stride == 1
-    size, tiles = _sizes(x.shape, kernel.shape, 1, pads, TILE)
-    x = _patches(x, pads, tiles, TILE, TILE + kernel.shape[0] - 1)
+    size, tiles = _sizes(x.shape, kernel.shape, stride=1, pads=pads, block=TILE)
+    x = _patches(x, pads, tiles=tiles, step=TILE, patch=TILE + kernel.shape[0] - 1)
     y = multiply_tiles(settle(x.transpose(4, 3, 0, 1, 2, 5)), kernel)
     if pool:
         y = window_max(y.reshape(2, 2, 2, 2, *y.shape[2:]), 1, 3)
@@ -159,7 +159,7 @@ def _window_max(x: Array, rows: int, columns: int) -> Array:
 
     Of equal numbers the first takes the gradient, row by row, as in PyTorch.
     """
-    return _window_fwd(x, rows, columns)[0]
+    return _window_fwd(x, rows, columns=columns)[0]
 
 
 def _window_fwd(x, rows, columns):
@@ -209,7 +209,7 @@ def _patches(x, pads: Pads, tiles: list[int], step: int, patch: int):
     additions, where strided slices would have the gradient interleave zeros.
     """
     spans = -(-patch // step)  # blocks a patch reaches over
-    x = _pad_to(x, pads, [(t + spans - 1) * step for t in tiles])
+    x = _pad_to(x, pads, lengths=[(t + spans - 1) * step for t in tiles])
     b, height, width, channels = x.shape
     x = x.reshape(b, height // step, step, width, channels).swapaxes(2, 3)
     x = jnp.concatenate([x[:, i : i + tiles[0]] for i in range(spans)], 3)[:, :, :, :patch]
@@ -236,7 +236,7 @@ def depthwise(x, kernel: Float[Array, "p q 1 o"], stride: int, pads: Pads):
 
 
 def _shifted_sum(x, kernel: Float[Array, "p q c"], stride: int, pads: Pads):
-    windows = _windows(x, kernel.shape, stride, pads)
+    windows = _windows(x, kernel.shape, stride=stride, pads=pads)
     return sum(kernel[i, j] * window for (i, j), window in windows.items())
 
 
@@ -252,11 +252,11 @@ def _shifted_bwd(stride, pads, residuals, g):
     after = [x.shape[1 + d] + side - 1 - spread[d] - before[d] for d in range(2)]
     widths = ((0, 0, 0), *((before[d], after[d], stride - 1) for d in range(2)), (0, 0, 0))
     wide = lax.pad(g, jnp.zeros((), g.dtype), widths)
-    dx = _shifted_sum(wide, jnp.flip(kernel, (0, 1)), 1, ((0, 0), (0, 0)))
+    dx = _shifted_sum(wide, jnp.flip(kernel, (0, 1)), stride=1, pads=((0, 0), (0, 0)))
 
     def add(dk, sample):  # one by one: it is read side * side times, and so from the cache
         x, g = sample
-        windows = _windows(x[None], kernel.shape, stride, pads).values()
+        windows = _windows(x[None], kernel.shape, stride=stride, pads=pads).values()
         sums = [jnp.sum(window[0] * g, (0, 1)) for window in windows]
         return dk + jnp.stack(sums).reshape(kernel.shape), None
 
@@ -264,7 +264,10 @@ def _shifted_bwd(stride, pads, residuals, g):
 
 
 _shifted.defvjp(
-    lambda x, kernel, stride, pads: (_shifted_sum(x, kernel, stride, pads), (x, kernel)),
+    lambda x, kernel, stride, pads: (
+        _shifted_sum(x, kernel, stride=stride, pads=pads),
+        (x, kernel),
+    ),
     _shifted_bwd,
 )
 

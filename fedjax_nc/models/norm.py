@@ -41,7 +41,9 @@ class Norm(nn.Module):
             mean_var = self.variable("batch_stats", "mean", jnp.zeros, channels, x.dtype)
             var_var = self.variable("batch_stats", "var", jnp.ones, channels, x.dtype)
             if not train:
-                return _affine(x, mean_var.value, var_var.value + self.epsilon, scale, bias)
+                return _affine(
+                    x, mean_var.value, var=var_var.value + self.epsilon, scale=scale, bias=bias
+                )
         samples = x.shape[tiles.batch_axis(x)]
         keep = jnp.ones(samples, x.dtype) if mask is None else mask.astype(x.dtype)
         y, *moments = standardise(x, keep, scale, bias, self.epsilon)
@@ -74,7 +76,7 @@ def _standardise(
     the rest is small. Automatic differentiation would pass over the map twice as often as the
     gradient below, which takes nothing back through the two statistics.
     """
-    return _standardise_fwd(x, keep, scale, bias, epsilon)[0]
+    return _standardise_fwd(x, keep, scale=scale, bias=bias, epsilon=epsilon)[0]
 
 
 def _standardise_fwd(x, keep, scale, bias, epsilon):

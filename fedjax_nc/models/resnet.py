@@ -51,8 +51,8 @@ class BasicBlock(nn.Module):
     def __call__(self, x, keep: float | jax.Array = 1.0, *, train, mask):
         """One residual block, before the ReLU that ends it; kept with this probability."""
         channels = narrow(self.channels, self.width)
-        kept = coin(self, keep, train)
-        norm = partial(Norm, self.norm, momentum=momentum(keep, kept, train))
+        kept = coin(self, keep, train=train)
+        norm = partial(Norm, self.norm, momentum=momentum(keep, kept, train=train))
         conv = partial(Conv, channels, padding=1, lowering=self.conv, kernel_init=he_normal)
         y = tile(conv(stride=self.stride)(x), self.conv)
         y = norm()(y, train=train, mask=mask)
@@ -82,8 +82,8 @@ class Bottleneck(nn.Module):
     def __call__(self, x, keep: float | jax.Array = 1.0, *, train, mask):
         """One residual block, before the ReLU that ends it; kept with this probability."""
         channels, out = (narrow(n * self.channels, self.width) for n in (1, 4))
-        kept = coin(self, keep, train)
-        norm = partial(Norm, self.norm, momentum=momentum(keep, kept, train))
+        kept = coin(self, keep, train=train)
+        norm = partial(Norm, self.norm, momentum=momentum(keep, kept, train=train))
         conv = partial(Conv, lowering=self.conv, kernel_init=he_fan_out)
         y = norm()(conv(channels, 1)(x), train=train, mask=mask)
         y = tile(conv(channels, 3, self.stride, 1)(nn.relu(y)), self.conv)

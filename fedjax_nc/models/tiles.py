@@ -78,7 +78,7 @@ def _winograd_bwd(residuals, g):
     dv = lax.dot_general(g, u, (((2,), (2,)), ((0,), (0,))))
     du = lax.dot_general(v, g, (((1,), (1,)), ((0,), (0,))))
     dx = (interpolate.T @ dv.reshape(points, -1)).reshape(patches.shape)
-    dx = _merged(_merged(dx, 1, 4), 0, 3)
+    dx = _merged(_merged(dx, 1, across=4), 0, across=3)
     return dx, (evaluate_k.T @ du.reshape(points, -1)).reshape(kernel.shape)
 
 
@@ -86,13 +86,13 @@ winograd.defvjp(_winograd_fwd, _winograd_bwd)
 
 
 def _patches(x):
-    return _beside(_beside(x, 0, 3), 1, 4)
+    return _beside(_beside(x, 0, across=3), 1, across=4)
 
 
 def _beside(x, inside: int, across: int):
     """Each tile with the last line of the tile before it and the first of the one behind."""
-    first, last = _lines(x, inside, 0, 1), _lines(x, inside, TILE - 1, TILE)
-    lines = [_moved(last, across, 1), x, _moved(first, across, -1)]
+    first, last = _lines(x, inside, start=0, end=1), _lines(x, inside, start=TILE - 1, end=TILE)
+    lines = [_moved(last, across, by=1), x, _moved(first, across, by=-1)]
     return jnp.concatenate(lines, inside)
 
 
@@ -101,7 +101,7 @@ def _merged(x, inside: int, across: int):
     before, first, middle, last, behind = (
         _lines(x, inside, *ends) for ends in ((0, 1), (1, 2), (2, 4), (4, 5), (5, 6))
     )
-    lines = [first + _moved(behind, across, 1), middle, last + _moved(before, across, -1)]
+    lines = [first + _moved(behind, across, by=1), middle, last + _moved(before, across, by=-1)]
     return jnp.concatenate(lines, inside)
 
 

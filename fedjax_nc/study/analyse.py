@@ -47,65 +47,65 @@ WAYS = {
         "evaluation mode, with respect to the parameters the method trains. λ_max and the trace "
         "are of the global model; H_N and H_D compare the diagonals of clients' Hessians after "
         "local training, one number per tensor (FedAlign's code) or per parameter (its text).",
-        curvature.hessian,
-        figures_hessian.draw,
-        (*_CLIENTS, "few", "eigenvalues", "products", "probes", "seed"),
+        compute=curvature.hessian,
+        draw=figures_hessian.draw,
+        uses=(*_CLIENTS, "few", "eigenvalues", "products", "probes", "seed"),
     ),
     "landscape": Study(
         "Loss landscape",
         "The mean training cross-entropy over planes through the global model. "
         "BatchNorm keeps the global model's statistics; clients' models are shown where the plane "
         "comes nearest to them.",
-        curvature.landscape,
-        figures_landscape.draw,
-        (*_CLIENTS, "few", "grid", "radius", "products", "seed"),
+        compute=curvature.landscape,
+        draw=figures_landscape.draw,
+        uses=(*_CLIENTS, "few", "grid", "radius", "products", "seed"),
     ),
     "collapse": Study(
         "Neural collapse",
         "How close the global model's test features are to one point per "
         "class and these to a simplex ETF: 0 is full collapse in every row but the consistency of "
         "prototypes, where 1 is best.",
-        geometry.collapse,
-        figures_collapse.draw,
-        _CLIENTS,
+        compute=geometry.collapse,
+        draw=figures_collapse.draw,
+        uses=_CLIENTS,
     ),
     "spectrum": Study(
         "Spectrum of features",
         "Singular values of the test features' covariance, and the number "
         "of directions they amount to, before and after the projector.",
-        geometry.spectrum,
-        figures_spectrum.draw,
+        compute=geometry.spectrum,
+        draw=figures_spectrum.draw,
     ),
     "alignment": Study(
         "Alignment",
         "Clients' models after local training against the global model they started "
         "from, on test examples of the classes each client has and of those it has not; means over "
         "clients with their standard error.",
-        geometry.alignment,
-        figures_alignment.draw,
-        _CLIENTS,
+        compute=geometry.alignment,
+        draw=figures_alignment.draw,
+        uses=_CLIENTS,
     ),
     "relations": Study(
         "Class relations",
         "CR: the softmax of class vectors' products. SL: the mean soft label "
         "of every class under clients' models.",
-        geometry.relations,
-        figures_relations.draw,
-        (*_CLIENTS, "seed"),
+        compute=geometry.relations,
+        draw=figures_relations.draw,
+        uses=(*_CLIENTS, "seed"),
     ),
     "bias": Study(
         "Classifier bias",
         "How alike clients' class vectors and prototypes point after local training.",
-        geometry.bias,
-        figures_bias.draw,
-        _CLIENTS,
+        compute=geometry.bias,
+        draw=figures_bias.draw,
+        uses=_CLIENTS,
     ),
     "cost": Study(
         "Cost",
         "What the network and a round cost, and when an accuracy was reached.",
-        cost.cost,
-        figures_cost.draw,
-        ("targets",),
+        compute=cost.cost,
+        draw=figures_cost.draw,
+        uses=("targets",),
     ),
 }
 assert tuple(WAYS) == STUDIES
@@ -120,14 +120,14 @@ def analyse(
     """
     cfg, folder = rundir.read(directory), directory / "analysis"
     number = options.round or checkpoint.last(directory / "ckpt")
-    names = chosen(options.only, STUDIES, "--only")
+    names = chosen(options.only, STUDIES, flag="--only")
     loaded: Subject | None = None
     found = {}
     for name in names:
-        file, asked = folder / f"{name}.json", _asked(name, options, number)
+        file, asked = folder / f"{name}.json", _asked(name, options, number=number)
         known = None if overwrite else _kept(file, asked)
         if known is None:
-            loaded = loaded or subject.load(directory, options, data_dir)
+            loaded = loaded or subject.load(directory, options, data_dir=data_dir)
             start = time.perf_counter()
             try:
                 numbers = plain(WAYS[name].compute(loaded, _prefixed(name, progress)))
@@ -152,7 +152,7 @@ def analyse(
 
 def check(directory: Path, options: Options, data_dir: str | None) -> dict[str, str]:
     """What products say of a Hessian beside the whole matrix."""
-    return curvature.check(subject.load(directory, options, data_dir))
+    return curvature.check(subject.load(directory, options, data_dir=data_dir))
 
 
 def publish(
@@ -171,11 +171,14 @@ def publish(
         notes = "".join(f" Left out: {reason}." for reason in left_out)
         sections.append(
             report.Section(
-                way.title, way.intro + notes, tables(name, shown) if shown else [], drawn
+                way.title,
+                way.intro + notes,
+                tables=tables(name, shown) if shown else [],
+                drawn=drawn,
             )
         )
     title = " and ".join(runs) if len(runs) < 4 else f"{len(runs)} runs"
-    page = report.page(f"Why: {title}", _facts(directories), sections)
+    page = report.page(f"Why: {title}", _facts(directories), sections=sections)
     path = folder / "report.html"
     rundir.write_atomically(path, page)
     return path

@@ -19,7 +19,9 @@ def cost(run: Subject, progress: Progress) -> dict[str, Any]:
     up, down = traffic(job.task, job.data.pool)
     rows = records.read(run.directory / "metrics.jsonl")
     curve = [(r["round"], r["global_accuracy"]) for r in rows if "global_accuracy" in r]
-    size = dry_run.size_of(cfg.model, job.data.pool.x.shape[1:], job.data.class_counts.shape[-1])
+    size = dry_run.size_of(
+        cfg.model, job.data.pool.x.shape[1:], classes=job.data.class_counts.shape[-1]
+    )
     numbers = {
         "parameters": tree.num_elements(run.state.weights.params),
         "mflops": size.multiply_adds / 1e6,

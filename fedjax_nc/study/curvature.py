@@ -32,7 +32,9 @@ def hessian(run: Subject, progress: Progress) -> dict[str, Any]:
     probe = partial(curvature.probe, key=jax.random.fold_in(key, 2), probes=run.options.probes)
     trace = curvature.trace(probe(one, progress=partial(progress, "trace")))
     density = lanczos.smooth(ritz.values, ritz.weights, points=400, width=0.01)
-    several = probe(_hessian(run, run.local_models, True), progress=partial(progress, "clients"))
+    several = probe(
+        _hessian(run, run.local_models, several=True), progress=partial(progress, "clients")
+    )
     return {
         "examples": int(run.probe.train.mask.sum()),
         "parameters": one.size,
@@ -79,7 +81,9 @@ def landscape(run: Subject, progress: Progress) -> dict[str, Any]:
     for name, (plane, reach, axes) in _planes(run, progress).items():
         at = partial(fn, job.executor.place(plane), pool, batches)
         xs = sides * reach * run.options.radius
-        loss = surfaces.surface(at, xs, xs, AT_ONCE, partial(progress, f"plane of {name}"))
+        loss = surfaces.surface(
+            at, xs, ys=xs, at_once=AT_ONCE, progress=partial(progress, f"plane of {name}")
+        )
         places = [
             surfaces.coordinates(plane, tree.take(every.params, i)) for i in range(len(names))
         ]
@@ -116,7 +120,7 @@ def _planes(run: Subject, progress: Progress) -> dict[str, tuple[surfaces.Plane,
         axes = [f"clients' direction {i}" for i in (1, 2)]
         found["clients"] = (first, second, 1.25 * float(max(lengths)) ** 0.5, axes)
     return {
-        name: (surfaces.Plane(run.weights, first, second), reach, axes)
+        name: (surfaces.Plane(run.weights, first, second=second), reach, axes)
         for name, (first, second, reach, axes) in found.items()
     }
 
@@ -129,10 +133,10 @@ def check(run: Subject) -> dict[str, str]:
     model = _small_network(x.shape[1], classes)
     make = products.make_hessian(
         model,
-        lambda pool, numbers, mask, _: Batch(pool.x[numbers], pool.y[numbers], mask),
-        run.job.executor,
-        BATCH,
-        ("body", "head"),
+        lambda pool, numbers, mask, _: Batch(pool.x[numbers], pool.y[numbers], mask=mask),
+        executor=run.job.executor,
+        batch_size=BATCH,
+        groups=("body", "head"),
     )
     pool = Pool(jnp.asarray(x), run.seen.y[run.seen.mask])
     small = make(model.init(key), pool, np.arange(len(x)))
@@ -167,9 +171,9 @@ def _small_network(features: int, classes: int) -> Model:
         body, head = weights.params["body"], weights.params["head"]
         hidden = jnp.tanh(x @ body["kernel"] + body["bias"])
         logits = hidden @ head["kernel"] + head["bias"]
-        return Outputs((), (), hidden, hidden, logits), weights.stats
+        return Outputs((), (), features=hidden, projected=hidden, logits=logits), weights.stats
 
-    return Model(init, apply, lambda params, features: (features, features))
+    return Model(init, apply, head=lambda params, features: (features, features))
 
 
 def _hessian(run: Subject, weights: Weights, several: bool = False) -> products.Hessian:
@@ -177,7 +181,9 @@ def _hessian(run: Subject, weights: Weights, several: bool = False) -> products.
     model, batches = task.trainer.model, task.trainer.batches
     make = run.once(
         "hessian",
-        lambda: products.make_hessian(model, batches, run.job.executor, BATCH, run.trained),
+        lambda: products.make_hessian(
+            model, batches, executor=run.job.executor, batch_size=BATCH, groups=run.trained
+        ),
     )
     numbers = np.asarray(few.numbers)[np.asarray(few.mask)]
     return make(weights, run.probe.pool, numbers, several)

@@ -66,7 +66,7 @@ def relations(run: Subject, progress: Progress) -> dict[str, Any]:
     sums = jax.tree.map(lambda x: x.sum(0), run.own.soft_labels)
     seen = sums.count > 0
     soft, related = sums.mean, losses.class_relations(vectors)
-    distance = analysis_relations.relation_distance(soft, related, seen)
+    distance = analysis_relations.relation_distance(soft, related, seen=seen)
     local = class_vectors(run.local_models)
     correlation = analysis_relations.norm_share_correlation(local, run.counts)
     progress("t-SNE", 0, 1)

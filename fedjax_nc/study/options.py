@@ -44,7 +44,7 @@ def chosen(words: str, allowed: tuple[str, ...], flag: str) -> tuple[str, ...]:
     given = [word for word in words.replace(" ", "").split(",") if word]
     for word in given:
         if word not in allowed:
-            raise unknown(f"name in {flag}", word, allowed)
+            raise unknown(f"name in {flag}", word, allowed=allowed)
     if len(set(given)) < len(given):
         raise UserError(f"{flag}={words}: name each once")
     return tuple(name for name in allowed if name in given)
@@ -52,7 +52,7 @@ def chosen(words: str, allowed: tuple[str, ...], flag: str) -> tuple[str, ...]:
 
 def validate(options: Options) -> None:
     """Refuse what makes no sense, naming the flag."""
-    if not chosen(options.only, STUDIES, "--only"):
+    if not chosen(options.only, STUDIES, flag="--only"):
         raise UserError(f"--only: choose from {', '.join(STUDIES)}")
     above: dict[str, Any] = {
         "examples": 1, "eigenvalues": 1, "products": 2, "probes": 2, "grid": 3,

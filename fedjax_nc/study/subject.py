@@ -20,7 +20,7 @@ from fedjax_nc.io import checkpoint, rundir
 from fedjax_nc.methods.base import Method, trained_groups
 from fedjax_nc.study.options import Options
 from fedjax_nc.train.schedule import make_hyper
-from fedjax_nc.types import State, Table, Weights
+from fedjax_nc.types import FederatedData, State, Table, Weights
 
 Progress = Callable[[str, int, int], None]  # (what, done, of how many)
 
@@ -73,7 +73,7 @@ class Subject:
     @cached_property
     def probe(self) -> examples.Probe:
         """The examples all studies share."""
-        return examples.choose(self.job, self.options.examples, self.options.few)
+        return examples.choose(self.job, self.options.examples, few=self.options.few)
 
     @cached_property
     def seen(self) -> outputs.Seen:
@@ -87,7 +87,7 @@ class Subject:
         return examples.spread(self.job, self.options.clients)
 
     @cached_property
-    def data(self) -> types.FederatedData:
+    def data(self) -> FederatedData:
         """With these clients' training examples on the device."""
         return next(iter(self.job.feed.clients([self.ids])))
 
@@ -98,7 +98,9 @@ class Subject:
         fn = outputs.make_local_models(job.task, job.executor)
         kept = jax.tree.map(lambda x: np.asarray(x)[self.ids], dict(state.clients))
         kept, ids = job.executor.place((kept, jnp.asarray(self.ids)))
-        light = State(state.round, state.key, state.weights, state.shared, {})
+        light = State(
+            state.round, state.key, weights=state.weights, shared=state.shared, clients={}
+        )
         hyper = make_hyper(job.task, int(state.round))
         return jax.jit(fn)(light, ids, kept, hyper, self.data)
 
@@ -115,9 +117,13 @@ class Subject:
         def sums(out, batch):
             values = (out.features, out.projected, jax.nn.softmax(out.logits))
             classes = out.logits.shape[-1]
-            return Own(*(losses.class_sums(v, batch.y, batch.mask, classes) for v in values))
+            return Own(
+                *(losses.class_sums(v, batch.y, mask=batch.mask, classes=classes) for v in values)
+            )
 
-        fn = outputs.make_sums_of_clients(self.job.task, self.job.executor, examples.BATCH, sums)
+        fn = outputs.make_sums_of_clients(
+            self.job.task, self.job.executor, batch_size=examples.BATCH, fn=sums
+        )
         table = Table(*tree.take(self.data.train, self.ids))
         return _alone(jax.jit(fn)(self.local_models, self.data.pool, table))
 
@@ -139,8 +145,8 @@ def load(directory: Path, options: Options, data_dir: str | None = None) -> Subj
     job = prepare(cfg)
     template, on_host = first_state(job)
     number = options.round or checkpoint.last(directory / "ckpt")
-    state = checkpoint.load(directory / "ckpt", template, number)
-    found = Subject(directory, job, place(job, state, on_host), options)
+    state = checkpoint.load(directory / "ckpt", template, step=number)
+    found = Subject(directory, job, state=place(job, state, on_host=on_host), options=options)
     if not found.trained:
         raise UserError(
             f"{directory}: '{cfg.method}' shares no parameters, so there is no global model to "

@@ -50,8 +50,10 @@ def score_row(
         return hits, jnp.sum(loss)
 
     start = None if before is None else (before.correct, before.loss)
-    hits, loss = local.sum_over(trainer, batch_size, weights, pool, row, score, start=start)
-    return Score(hits, loss, row.size if before is None else before.count + row.size)
+    hits, loss = local.sum_over(
+        trainer, batch_size, weights=weights, pool=pool, row=row, fn=score, start=start
+    )
+    return Score(hits, loss, count=row.size if before is None else before.count + row.size)
 
 
 def make_evaluate(
@@ -67,7 +69,9 @@ def make_evaluate(
     def one(broadcast, row):
         weights, pool = broadcast
         table, before = row
-        return score_row(task.trainer, batch_size, weights, pool, table, before=before), {}
+        return score_row(
+            task.trainer, batch_size, weights=weights, pool=pool, row=table, before=before
+        ), {}
 
     def run(
         weights: Weights, data: FederatedData, before: dict[str, Score], rows: dict[str, Any]
@@ -77,7 +81,7 @@ def make_evaluate(
             mine = (table, tree.take(before[name], rows[name]))
             steps = -(-table.size // batch_size)
             new, _ = executor.run(one, (weights, data.pool), mine, steps)
-            before = before | {name: tree.put(before[name], rows[name], new)}
+            before = before | {name: tree.put(before[name], rows[name], rows=new)}
         return before
 
     fn = run if seeds is None else jax.vmap(run, (0, seeds, 0, None))
@@ -113,25 +117,27 @@ def make_personalise(
 
     def one(broadcast, row):
         received, shared, hyper, pool = broadcast
-        view = make_view(task, received, shared, row["kept"], row, hyper.lr)
-        me = local.Client(pool, row["index"], view, row["key"])
+        view = make_view(task, received, shared=shared, kept=row["kept"], row=row, lr=hyper.lr)
+        me = local.Client(pool, row["index"], view=view, key=row["key"])
         opts = row["kept"].get("optimizer") if phases == task.method.phases else None
 
         def test(weights: Weights) -> Score:
             return score_row(
                 trainer,
                 batch_size,
-                weights,
-                pool,
-                row["test"],
-                lambda out: task.method.predict(out, weights, view),
+                weights=weights,
+                pool=pool,
+                row=row["test"],
+                predict=lambda out: task.method.predict(out, weights, view),
             )
 
-        return local.run_phases(trainer, phases, hyper, me, opts, test).seen, {}
+        return local.run_phases(
+            trainer, phases, hyper=hyper, client=me, opts=opts, watch=test
+        ).seen, {}
 
     def run(state: State, ids: jax.Array, kept: Any, hyper: Hyper, data: FederatedData) -> Score:
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.round), 2)
-        rows = make_rows(task, key, ids, data)
+        rows = make_rows(task, key, ids=ids, data=data)
         rows |= {"kept": kept, "test": tree.take(data.client_test, ids)}
         broadcast = (state.weights, sent(task.method, state.shared), hyper, data.pool)
         scores, _ = executor.run(one, broadcast, rows, rows["steps"])
@@ -156,8 +162,8 @@ def personalise(
     clients, axis = task.federation.clients, 0 if seeds is None else 1
     group = min(clients, executor.lanes * -(-clients // (10 * executor.lanes)))
     order = np.argsort(-feed.sizes, kind="stable")  # groups of like sizes
-    fn = make_personalise(task, executor, batch_size, phases, seeds)
-    light = State(state.round, state.key, state.weights, state.shared, {})
+    fn = make_personalise(task, executor, batch_size=batch_size, phases=phases, seeds=seeds)
+    light = State(state.round, state.key, weights=state.weights, shared=state.shared, clients={})
     scores, starts = [], range(0, clients, group)
     ends = [min(start + group, clients) for start in starts]
     # the last group overlaps: another size would compile again
@@ -185,7 +191,9 @@ def make_calibrate(
 
     def one(broadcast, row):
         weights, pool = broadcast
-        sums = local.sum_over(task.trainer, batch_size, weights, pool, row, posthoc.collect)
+        sums = local.sum_over(
+            task.trainer, batch_size, weights=weights, pool=pool, row=row, fn=posthoc.collect
+        )
         return {}, posthoc.upload(sums)
 
     def collect(weights: Weights, ids: Any, data: FederatedData) -> Any:
@@ -217,9 +225,9 @@ def summarise(score: Score) -> Summary:
     count = np.asarray(score.count)
     accuracy = np.sort(np.asarray(score.correct)[count > 0] / count[count > 0])
     if not len(accuracy):
-        return Summary(float("nan"), float("nan"), float("nan"))
+        return Summary(float("nan"), float("nan"), worst=float("nan"))
     tenth = accuracy[: max(1, len(accuracy) // 10)]
-    return Summary(float(accuracy.mean()), float(accuracy.std()), float(tenth.mean()))
+    return Summary(float(accuracy.mean()), float(accuracy.std()), worst=float(tenth.mean()))
 
 
 def overall(score: Score) -> tuple[float, float]:

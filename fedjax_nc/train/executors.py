@@ -55,12 +55,20 @@ class Executor(NamedTuple):
         `steps` says how much work each row is, in any unit.
         """
         if not self.jit:
-            return _in_python(fn, broadcast, rows)
+            return _in_python(fn, broadcast, rows=rows)
         fn = jax.jit(fn, inline=True)  # traced once, though it is asked for its shapes first
 
         @jax.custom_batching.custom_vmap
         def of_one(broadcast, rows, steps):
-            out, sums = _run(self, fn, broadcast, rows, steps, jnp.zeros(len(steps), int), 1)
+            out, sums = _run(
+                self,
+                fn,
+                broadcast=broadcast,
+                rows=rows,
+                steps=steps,
+                seed=jnp.zeros(len(steps), int),
+                seeds=1,
+            )
             return out, tree.take(sums, 0)
 
         @of_one.def_vmap
@@ -78,7 +86,9 @@ class Executor(NamedTuple):
             rows, steps = jax.tree.map(flat, (rows, steps), tuple(stacked[1:]))
             seed = jnp.repeat(jnp.arange(seeds), len(steps) // seeds)
             rows = {"row": rows, "seed": seed}
-            out, sums = _run(self, one, broadcast, rows, steps, seed, seeds)
+            out, sums = _run(
+                self, one, broadcast=broadcast, rows=rows, steps=steps, seed=seed, seeds=seeds
+            )
             result = jax.tree.map(lambda x: x.reshape(seeds, -1, *x.shape[1:]), out), sums
             return result, jax.tree.map(lambda _: True, result)
 
@@ -101,7 +111,7 @@ def make_executor(name: str, *, devices: int = 0, chunk: int = 4) -> Executor:
         mesh = jax.make_mesh(
             (devices,), ("clients",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices]
         )
-        return Executor(name, devices, 1 if cpu else chunk, mesh)
+        return Executor(name, devices, chunk=1 if cpu else chunk, mesh=mesh)
     return Executor(name, chunk={"vmap": 0, "chunked": chunk}.get(name, 1))
 
 
@@ -136,7 +146,7 @@ def _run(
     seed = jnp.where(real, seed[members], seeds)
     # room for half as many again as an even share: a device with few long clients has fewer
     slots = min(chunks, -(-3 * chunks // (2 * devices))) if devices > 1 else chunks
-    slot, held = deal(steps[members[:, 0]], devices, slots)
+    slot, held = deal(steps[members[:, 0]], devices, slots=slots)
     of_slot = jnp.zeros(devices * slots, int).at[slot].set(jnp.arange(chunks))
 
     def on_device(broadcast, rows, members, seed, held):
@@ -144,10 +154,12 @@ def _run(
             outs, sums = carry
             if chunk == 1:
                 out, upload = fn(broadcast, tree.take(rows, members[i, 0]))
-                sums = tree.put(sums, seed[i, 0], tree.add(tree.take(sums, seed[i, 0]), upload))
-                return tree.put(outs, i, out), sums
+                sums = tree.put(
+                    sums, seed[i, 0], rows=tree.add(tree.take(sums, seed[i, 0]), upload)
+                )
+                return tree.put(outs, i, rows=out), sums
             out, uploads = jax.vmap(fn, (None, 0))(broadcast, tree.take(rows, members[i]))
-            return tree.put(outs, i, out), tree.add(sums, _sums(uploads, seed[i], seeds))
+            return tree.put(outs, i, rows=out), tree.add(sums, _sums(uploads, seed[i], seeds=seeds))
 
         out, upload = jax.eval_shape(fn, broadcast, tree.take(rows, 0))
         room = (slots,) if chunk == 1 else (slots, chunk)

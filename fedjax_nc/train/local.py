@@ -115,13 +115,13 @@ def make_objective(trainer: Trainer, phase: Phase, term_weights, client: Client,
         context = Context(
             trainer.model,
             weights,
-            view.received,
-            batch,
-            out,
-            view.shared,
-            view.client,
-            view.info,
-            key_terms,
+            received=view.received,
+            batch=batch,
+            out=out,
+            shared=view.shared,
+            client=view.client,
+            info=view.info,
+            key=key_terms,
         )
         for seen, share in batches:
             of_batch = dataclasses.replace(context, batch=seen)
@@ -139,16 +139,18 @@ def run_phase(
     """Train one phase; returns the weights, the optimiser's state and sums of every term."""
     local, size = trainer.local, client.view.info.size
     groups = tuple(start.params) if phase.train is None else phase.train
-    tx, lr = of_phase(local, phase, lr, client.view)
-    objective = make_objective(trainer, phase, term_weights, client, start)
+    tx, lr = of_phase(local, phase, lr=lr, view=client.view)
+    objective = make_objective(
+        trainer, phase, term_weights=term_weights, client=client, start=start
+    )
     gradient = phase.grad(jax.value_and_grad(objective, has_aux=True), client.view)
     batch_size, seen = local.batch_size, seen_in_epoch(phase, size)
-    shuffles, steps = loop_counts(phase, local, size)
+    shuffles, steps = loop_counts(phase, local, size=size)
     shuffles = shuffles if phase.repeats is None else shuffles * phase.repeats(client.view)
 
     def epoch(i, carry):
         key_order, key_epoch = jax.random.split(jax.random.fold_in(key, i))
-        order = shuffled(key_order, client.index, size, batch_size)
+        order = shuffled(key_order, client.index, size=size, batch_size=batch_size)
 
         def step(j, carry):
             trainable, stats, opt, sums = carry
@@ -202,19 +204,34 @@ def run_phases(
         key = jax.random.fold_in(client.key, turns.setdefault(slot, 0))
         turns[slot] += 1
         if isinstance(phase, Repeat):
-            weights, history = _repeat(trainer, phase, hyper.lr, client, weights, key, watch)
+            weights, history = _repeat(
+                trainer, phase, lr=hyper.lr, client=client, weights=weights, key=key, watch=watch
+            )
             seen.append(history)
             continue
         term_weights = hyper.term_weights[n] if hyper.term_weights else default_weights(phase)
         opt = None if opts is None or callable(phase.optimizer) else opts[n]
         start = weights if slot is None else slots.get(slot, client.view.client[slot])
-        new, opt, sums = run_phase(trainer, phase, term_weights, hyper.lr, client, start, opt, key)
+        new, opt, sums = run_phase(
+            trainer,
+            phase,
+            term_weights=term_weights,
+            lr=hyper.lr,
+            client=client,
+            start=start,
+            opt=opt,
+            key=key,
+        )
         slots |= {slot: new} if slot else {}
         weights = weights if slot else new
         new_opts.append(opt)
         seen.append(jax.tree.map(lambda x: x[None], watch(new)))
     return Trained(
-        weights, slots, tuple(new_opts), sums, jax.tree.map(lambda *x: jnp.concatenate(x), *seen)
+        weights,
+        slots,
+        opts=tuple(new_opts),
+        sums=sums,
+        seen=jax.tree.map(lambda *x: jnp.concatenate(x), *seen),
     )
 
 
@@ -223,7 +240,14 @@ def _repeat(trainer, repeat, lr, client, weights, key, watch):
         for n, phase in enumerate(repeat.phases):
             phase_key = jax.random.fold_in(jax.random.fold_in(key, i), n)
             weights, _, _ = run_phase(
-                trainer, phase, default_weights(phase), lr, client, weights, None, phase_key
+                trainer,
+                phase,
+                term_weights=default_weights(phase),
+                lr=lr,
+                client=client,
+                start=weights,
+                opt=None,
+                key=phase_key,
             )
         return weights, watch(weights)
 

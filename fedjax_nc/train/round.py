@@ -37,7 +37,7 @@ def init_state(task: Task, key: jax.Array, *, host_above: float = float("inf")) 
         kept = jax.tree.map(lambda x: np.broadcast_to(x, (clients, *x.shape)).copy(), kept)
     else:
         kept = jax.jit(tree.repeat, static_argnums=1)(kept, clients)
-    return State(jnp.zeros((), jnp.int32), key, weights, shared, kept)
+    return State(jnp.zeros((), jnp.int32), key, weights=weights, shared=shared, clients=kept)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -55,7 +55,7 @@ def build(task: Task, key: jax.Array) -> tuple[Weights, dict[str, Any], dict[str
         kept["optimizer"] = tuple(
             ()
             if callable(p.optimizer)
-            else local.of_phase(task.trainer.local, p, 1.0)[0].init(
+            else local.of_phase(task.trainer.local, p, lr=1.0)[0].init(
                 weights.params if p.train is None else tree.pick(weights.params, p.train)
             )
             for p in task.method.phases
@@ -80,7 +80,7 @@ def make_rows(task: Task, key: jax.Array, ids: jax.Array, data: FederatedData) -
     size = data.train.size[ids]
     steps = jnp.zeros_like(size)
     for phase in task.method.phases:
-        shuffles, each = local.loop_counts(phase, task.trainer.local, size)
+        shuffles, each = local.loop_counts(phase, task.trainer.local, size=size)
         steps += (shuffles * each).astype(steps.dtype)
     return {
         "id": ids,
@@ -96,9 +96,9 @@ def make_view(task: Task, received, shared, kept, row, lr) -> View:
     """A client's facts for the round it is about to run."""
     cfg = task.trainer.local
     momentum = cfg.momentum if cfg.optimizer == "sgd" else 0.0
-    info = ClientInfo(row["size"], row["counts"], row["steps"], lr, momentum)
-    start = task.method.start(start_weights(task, received, kept), kept)
-    return View(start, received, shared, kept, info)
+    info = ClientInfo(row["size"], row["counts"], num_steps=row["steps"], lr=lr, momentum=momentum)
+    start = task.method.start(start_weights(task, received, kept=kept), kept)
+    return View(start, received, shared=shared, client=kept, info=info)
 
 
 def make_client(task: Task) -> Callable[[Any, Any], tuple[Any, Any]]:
@@ -108,9 +108,11 @@ def make_client(task: Task) -> Callable[[Any, Any], tuple[Any, Any]]:
     def client(broadcast, row):
         received, shared, hyper, pool = broadcast
         kept = row["kept"]
-        view = make_view(task, received, shared, kept, row, hyper.lr)
-        me = local.Client(pool, row["index"], view, row["key"])
-        trained = local.run_phases(trainer, method.phases, hyper, me, kept.get("optimizer"))
+        view = make_view(task, received, shared=shared, kept=kept, row=row, lr=hyper.lr)
+        me = local.Client(pool, row["index"], view=view, key=row["key"])
+        trained = local.run_phases(
+            trainer, method.phases, hyper=hyper, client=me, opts=kept.get("optimizer")
+        )
         weights = trained.weights
 
         def over_data(fn, augment=False):
@@ -118,26 +120,26 @@ def make_client(task: Task) -> Callable[[Any, Any], tuple[Any, Any]]:
             return local.sum_over(
                 trainer,
                 trainer.local.batch_size,
-                weights,
-                pool,
-                table,
-                fn,
-                key if augment else None,
+                weights=weights,
+                pool=pool,
+                row=table,
+                fn=fn,
+                key=key if augment else None,
             )
 
         active = row["size"] > 0  # a client without data changes nothing
         kind = method.weights or federation.weights
-        weight = jnp.where(active, _weight(kind, trainer.local, row["size"]), 0.0)
+        weight = jnp.where(active, _weight(kind, trainer.local, size=row["size"]), 0.0)
         finished = Finished(
             view.received,
             weights,
-            shared,
-            kept,
-            view.info,
-            weight,
-            trained.slots,
-            trained.opts,
-            over_data,
+            shared=shared,
+            client=kept,
+            info=view.info,
+            weight=weight,
+            slots=trained.slots,
+            opts=trained.opts,
+            over_data=over_data,
         )
         new = {p.name: p.keep(finished) for p in method.parts if p.keep}
         if method.personal:
@@ -157,9 +159,9 @@ def make_client(task: Task) -> Callable[[Any, Any], tuple[Any, Any]]:
             "sums": trained.sums,
         }
         upload |= {p.name: p.collect(finished) for p in method.parts if p.collect}
-        kept = {**kept, **tree.select(active, new, tree.pick(kept, tuple(new)))}
+        kept = {**kept, **tree.select(active, new, b=tree.pick(kept, tuple(new)))}
         upload = tree.pack(upload)
-        upload = tree.select(active, upload, tree.zeros_like(upload))
+        upload = tree.select(active, upload, b=tree.zeros_like(upload))
         return {"kept": kept, "finite": tree.all_finite(upload)}, upload
 
     return client
@@ -185,7 +187,7 @@ def make_round(task: Task, executor: Executor, *, clients_on_host: bool = False)
         rows = executor.place(tree.take(state.clients, chosen))
         new, kept, metrics = core(_with_clients(state, {}), rows, ids, hyper, data)
         kept = jax.tree.map(np.asarray, kept)
-        return _with_clients(new, tree.put(state.clients, chosen, kept)), metrics
+        return _with_clients(new, tree.put(state.clients, chosen, rows=kept)), metrics
 
     return on_host
 
@@ -205,7 +207,7 @@ def make_rounds(
         def body(i, carry):
             state, metrics = carry
             state, new = one(state, hyper._replace(lr=hyper.lr[i]), data)
-            return state, tree.put(metrics, i, new)
+            return state, tree.put(metrics, i, rows=new)
 
         shapes = jax.eval_shape(lambda *x: one(*x)[1], state, hyper._replace(lr=hyper.lr[0]), data)
         return lax.fori_loop(0, count, body, (state, tree.zeros(shapes, at_once)))
@@ -219,21 +221,23 @@ def _pieces(task: Task, executor: Executor):
     client = make_client(task)
 
     def choose(key, round_number):
-        return schedule.participants(key, round_number, federation)
+        return schedule.participants(key, round_number, federation=federation)
 
     def exchange(broadcast, row):
         weights, pool = broadcast
         table = Table(row["index"], row["size"])
         size = trainer.local.batch_size
         return {}, {
-            p.name: local.sum_over(trainer, size, weights, pool, table, p.exchange)
+            p.name: local.sum_over(
+                trainer, size, weights=weights, pool=pool, row=table, fn=p.exchange
+            )
             for p in method.parts
             if p.exchange
         }
 
     def core(state, kept, ids, hyper, data):
         key = jax.random.fold_in(jax.random.fold_in(state.key, state.round), 1)
-        rows = make_rows(task, key, ids, data) | {"kept": kept}
+        rows = make_rows(task, key, ids=ids, data=data) | {"kept": kept}
         broadcast = (state.weights, sent(method, state.shared), hyper, data.pool)
         out, packed = executor.run(client, broadcast, rows, rows["steps"])
         sums = tree.unpack(packed)
@@ -242,10 +246,10 @@ def _pieces(task: Task, executor: Executor):
         arrived = Arrived(
             upload_of(method, state.weights),
             mean,
-            sums,
-            sums["weight"],
-            sums["clients"],
-            federation.clients,
+            uploads=sums,
+            weight=sums["weight"],
+            clients=sums["clients"],
+            num_clients=federation.clients,
         )
 
         def reduce(shared, sums, parts):
@@ -265,15 +269,15 @@ def _pieces(task: Task, executor: Executor):
             shared = reduce(shared, second, later)
         # a round in which nobody has data changes nothing
         weights, shared = tree.select(
-            sums["clients"] > 0, (weights, shared), (state.weights, dict(state.shared))
+            sums["clients"] > 0, (weights, shared), b=(state.weights, dict(state.shared))
         )
-        new_state = State(state.round + 1, state.key, weights, shared, {})
-        return new_state, out["kept"], RoundMetrics(sums["sums"], ids, out["finite"])
+        new_state = State(state.round + 1, state.key, weights=weights, shared=shared, clients={})
+        return new_state, out["kept"], RoundMetrics(sums["sums"], ids, finite=out["finite"])
 
     def on_device(state, hyper, data):
         ids = choose(state.key, state.round)
         new, kept, metrics = core(state, tree.take(state.clients, ids), ids, hyper, data)
-        return _with_clients(new, tree.put(state.clients, ids, kept)), metrics
+        return _with_clients(new, tree.put(state.clients, ids, rows=kept)), metrics
 
     return choose, core, on_device
 
@@ -299,4 +303,6 @@ def _weight(kind: str, cfg: config.Local, size: jax.Array) -> jax.Array:
 
 
 def _with_clients(state: State, clients: Any) -> State:
-    return State(state.round, state.key, state.weights, state.shared, clients)
+    return State(
+        state.round, state.key, weights=state.weights, shared=state.shared, clients=clients
+    )

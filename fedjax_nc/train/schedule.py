@@ -29,7 +29,7 @@ def make_hyper(task: local.Task, round_number: int) -> Hyper:
 def participants(key: jax.Array, round_number: Any, federation: config.Federation) -> jax.Array:
     """Who takes part in a round: a function of the run's key and the round alone."""
     key = jax.random.fold_in(key, round_number)
-    return sample_clients(key, federation.clients, federation.participants)
+    return sample_clients(key, federation.clients, participants=federation.participants)
 
 
 def sample_clients(key: jax.Array, clients: int, participants: int) -> jax.Array:

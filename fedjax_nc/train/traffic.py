@@ -21,12 +21,30 @@ def traffic(task: Task, pool: Pool) -> tuple[int, int]:
 
         def over_data(fn, augment=False):
             return local.sum_over(
-                trainer, trainer.local.batch_size, weights, pool, one, fn, key if augment else None
+                trainer,
+                trainer.local.batch_size,
+                weights=weights,
+                pool=pool,
+                row=one,
+                fn=fn,
+                key=key if augment else None,
             )
 
         classes = weights.params["head"]["kernel"].shape[1]
-        info = ClientInfo(one.size, jnp.ones(classes), one.size, jnp.ones(()), 0.0)
-        finished = Finished(weights, weights, shared, kept, info, jnp.ones(()), {}, (), over_data)
+        info = ClientInfo(
+            one.size, jnp.ones(classes), num_steps=one.size, lr=jnp.ones(()), momentum=0.0
+        )
+        finished = Finished(
+            weights,
+            weights,
+            shared=shared,
+            client=kept,
+            info=info,
+            weight=jnp.ones(()),
+            slots={},
+            opts=(),
+            over_data=over_data,
+        )
         model = upload_of(method, weights)
         up = {p.name: p.collect(finished) for p in method.parts if p.collect}
         later = {p.name: over_data(p.exchange) for p in method.parts if p.exchange}
