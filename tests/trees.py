@@ -68,3 +68,20 @@ def noisy(clients):
     return jax.tree.map(
         lambda x: x + 0.01 * jax.random.normal(jax.random.key(7), x.shape, x.dtype), clients
     )
+
+
+def watched(t):
+    """The same task, and a list of the examples that each training step of it sees.
+
+    Only unjitted steps are noted: run it with the executor `debug`.
+    """
+    seen = []
+    inner = t.task.trainer.batches
+
+    def batches(pool, numbers, mask, key):
+        if key is not None and not isinstance(numbers, jax.core.Tracer):  # tests have no key
+            seen.append(np.asarray(numbers)[np.asarray(mask)])
+        return inner(pool, numbers, mask, key)
+
+    trainer = t.task.trainer._replace(batches=batches)
+    return t._replace(task=t.task._replace(trainer=trainer)), seen
