@@ -2,11 +2,10 @@
 
 import json
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from runs import DATA, FEW, train
-from trees import only, same, watched
+from trees import only, same, standing, watched
 
 from fedjax_nc import evaluate
 from fedjax_nc.data.stream import on_device
@@ -15,11 +14,6 @@ from fedjax_nc.train import executors
 
 LARGEST, OF_FIVE = 3, 4  # clients of the tiny federation, with twelve and five examples
 EXAMPLES = 28  # of all clients
-
-
-def standing(t):
-    """The same with learning rate zero: every term is of the first model."""
-    return t._replace(hyper=t.hyper._replace(lr=jnp.zeros(())))
 
 
 def personal_scores(t, phases, executor, **options):

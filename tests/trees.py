@@ -59,6 +59,11 @@ def only(t, client):
     return t._replace(task=task, data=data)
 
 
+def standing(t):
+    """The same with learning rate zero: no parameter moves."""
+    return t._replace(hyper=t.hyper._replace(lr=jnp.zeros(())))
+
+
 def with_clients(state, clients):
     return State(state.round, state.key, state.weights, state.shared, clients)
 
