@@ -45,7 +45,7 @@ def make_job(w: workload.Workload) -> Job:
     arrays = datasets.Arrays(x, y, x[:0], y[:0])
     method = registry.build(w.method)
     model = models.build(w.model, spec.shape, spec.classes, method.head, norm=w.norm,
-                         conv=cfg.execution.conv)  # fmt: skip
+                         conv=cfg.execution.conv, survival=method.survival)  # fmt: skip
     trainer = local.Trainer(model, cfg.local, federated.make_batches(spec))
     executor = make_executor(w.executor, devices=w.devices, chunk=w.chunk)
     data = executor.place(federated.assemble(arrays, split, spec.classes))
