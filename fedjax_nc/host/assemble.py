@@ -83,7 +83,7 @@ def assemble(*configs: RunConfig, given: Given = NOTHING, strict: bool = False) 
     """
     cfg = configs[0]
     spec = sized(cfg.dataset, cfg.data) if given.dataset is None else given.dataset[0]
-    method = registry.build(cfg.method) if given.method is None else given.method
+    method = given.method or registry.build(cfg.method)
     task = make_task(cfg, spec, method=method, module=given.model)
     if given.dataset is None:
         arrays = datasets.load(cfg.dataset, cfg.data.dir, spec=spec)

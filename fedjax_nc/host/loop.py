@@ -122,7 +122,7 @@ def train_rounds(
     apart = clients_on_host(state) or not job.executor.jit  # rounds are not one program
     streamed, feed = job.host is not None, job.feed
     examples = feed.clients(_participants(job, state, first=number))
-    rounds_fn = _one_by_one(job, state) if apart else _together(job)
+    rounds_fn = make_rounds_of(job, state)
     evaluate_fn = make_evaluate(
         job.task, job.executor, batch_size=cfg.evaluation.batch_size, seeds=job.seeds
     )
@@ -190,12 +190,15 @@ def _participants(job: Job, state: State, first: int) -> Iterator[np.ndarray]:
     yield from np.asarray(jax.jit(jax.vmap(choose, (None, 0)))(state.key[0], rounds))
 
 
-def _together(job: Job) -> Callable[..., tuple[State, RoundMetrics]]:
+def make_rounds_of(job: Job, state: State) -> Callable[..., tuple[State, RoundMetrics]]:
+    """Makes the rounds of a job, a function of (state, hyper with `AT_ONCE` rates, count, data)."""
+    if clients_on_host(state) or not job.executor.jit:
+        return _one_by_one(job, state)
     return make_rounds(job.task, job.executor, at_once=AT_ONCE, seeds=job.seeds)
 
 
 def _one_by_one(job: Job, state: State) -> Callable[..., tuple[State, RoundMetrics]]:
-    """Makes rounds with `make_rounds`'s arguments, for what is not one program: one seed's."""
+    """Makes rounds with `make_rounds`'s arguments for one seed, where they are not one program."""
     on_host = clients_on_host(state)
     round_fn = make_round(job.task, job.executor, clients_on_host=on_host)
 
