@@ -46,8 +46,8 @@ def make_job(w: workload.Workload) -> Job:
     else:
         x, y = workload.arrays(w)
         spec = DatasetSpec(
-            "random",
-            workload.CLASSES,
+            name="random",
+            classes=workload.CLASSES,
             shape=workload.SHAPE,
             train=len(y),
             test=0,

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "analysis": {"train", "losses", "linalg", "tree", "types"},
     "io": {"config", "errors", "types"},
     "figures": set(),
-    "protocols": {"config", "errors", "methods.catalogue"},
+    "protocols": {"config", "errors", "methods.catalogue", "data.catalogue", "data.spec"},
     "host": {
         *("config", "errors", "types", "tree", "flops", "models", "data", "methods", "train"),
         *("analysis", "io", "figures", "protocols"),
@@ -48,6 +48,9 @@ ONLY_STANDARD_LIBRARY = (
     "config.py",
     "methods/catalogue.py",
     "data/catalogue.py",
+    "data/builtin.py",
+    "data/npz.py",
+    "data/spec.py",
     "models/catalogue.py",
     "protocols.py",
     "study/options.py",
