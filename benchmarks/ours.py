@@ -66,7 +66,7 @@ def make_job(w: workload.Workload) -> Job:
         norm=w.norm,
         conv=cfg.execution.conv,
     )
-    trainer = local.Trainer(model, cfg.local, batches=federated.make_batches(spec))
+    trainer = local.Trainer(model, cfg.local, batches=federated.make_batch(spec))
     executor = make_executor(w.executor, devices=w.devices, chunk=w.chunk)
     data = executor.place(federated.assemble(arrays, split, classes=spec.classes))
     configs = tuple(dataclasses.replace(cfg, seed=seed) for seed in range(w.seeds))

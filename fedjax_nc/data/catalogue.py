@@ -1,12 +1,14 @@
 """Every dataset by name, readable without importing numpy or jax."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, get_args
 
 from fedjax_nc.config import Data
 from fedjax_nc.data import npz
 from fedjax_nc.data.builtin import RECORDS
-from fedjax_nc.data.spec import DatasetSpec, Release
+from fedjax_nc.data.spec import DatasetSpec, Kind, Release
 from fedjax_nc.errors import UserError, unknown
 
 DATASETS = {spec.name: spec for spec in RECORDS}
@@ -58,3 +60,83 @@ def sized(name: str, data: Data) -> DatasetSpec:
     if spec.release and spec.is_text:
         return replace(spec, shape=(data.length,), words=data.words)
     return replace(spec, shape=(data.side, data.side, 3)) if spec.subset else spec
+
+
+def register_dataset(
+    name: str,
+    *,
+    classes: int,
+    shape: tuple[int, ...],
+    train: int,
+    test: int,
+    load: Callable[[], Any] | str,
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
+    kind: Kind = "images",
+    source: str = "",
+    words: int = 0,
+) -> None:
+    """Adds a dataset, which is then chosen by its name like any other.
+
+    Every argument but `load` is a literal, so that a plugin's datasets are listed without running
+    its file. The same facts may be registered again, with another `load`, as a notebook does.
+
+    Args:
+      name: letters, digits and underscores.
+      classes: labels are 0 to `classes` - 1.
+      shape: of an image [h, w, c], or [length] of a row of word ids.
+      train: the number of training examples.
+      test: the number of test examples.
+      load: a function of no arguments that returns train_x, train_y, test_x and test_y, or where to
+        find it, "module:function". It is called when a run starts.
+      mean: of each channel, images counted from 0 to 1; computed from the training images if left
+        out, like `std`.
+      std: of each channel.
+      kind: what protocols choose a network by: "digits" (small grey pictures), "images",
+        "photographs" (of some 200 pixels) or "text".
+      source: where the data come from, for `--list`.
+      words: of text, how many words have an id of their own: the largest id less one.
+    """
+    spec = DatasetSpec(
+        name=name,
+        classes=classes,
+        shape=tuple(shape),
+        train=train,
+        test=test,
+        mean=tuple(mean),
+        std=tuple(std),
+        kind=kind,
+        words=words,
+        source=source,
+        load=load,
+    )
+    _check(spec)
+    old = DATASETS.get(name)
+    builtin = any(record.name == name for record in RECORDS)
+    if builtin or (old and replace(old, load=load, source=source) != spec):
+        raise UserError(f"dataset '{name}' exists already, with other facts: choose another name")
+    DATASETS[name] = spec
+
+
+def _check(spec: DatasetSpec) -> None:
+    """Refuses a record that contradicts itself."""
+    if not re.fullmatch(r"\w+", spec.name):
+        raise UserError(f"dataset name '{spec.name}': use letters, digits and underscores")
+    where = f"dataset '{spec.name}'"
+    if spec.kind not in get_args(Kind):
+        raise unknown(f"kind of {where}", str(spec.kind), allowed=get_args(Kind))
+    counts = {"classes": spec.classes - 1, "train": spec.train, "test": spec.test}
+    if low := [key for key, count in counts.items() if count < 1]:
+        raise UserError(f"{where}: {low[0]}={getattr(spec, low[0])}: give a larger number")
+    if len(spec.shape) != (1 if spec.is_text else 3) or min(spec.shape) < 1:
+        wanted = "(length,)" if spec.is_text else "(height, width, channels)"
+        raise UserError(f"{where}: shape={spec.shape}: give {wanted}")
+    channels = 0 if spec.is_text else spec.shape[-1]
+    if len(spec.mean) != len(spec.std) or len(spec.mean) not in (0, channels):
+        raise UserError(
+            f"{where}: mean={spec.mean}, std={spec.std}: give {channels} numbers each, or neither"
+        )
+    if min(spec.std, default=1) <= 0:
+        raise UserError(f"{where}: std={spec.std}: give numbers above zero")
+    if not callable(spec.load) and not re.fullmatch(r"[\w.]+:\w+", spec.load or ""):
+        raise UserError(f'{where}: load={spec.load!r}: give a function or "module:function"')

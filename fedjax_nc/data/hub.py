@@ -35,9 +35,7 @@ def load(name: str, side: int) -> tuple[np.ndarray, ...]:
     library = _library(name)
     path, _, config = name.removeprefix(HUB).partition(":")
     splits = _fetch(library, name, path=path, config=config or None)
-    features = next(iter(splits.values())).features
-    image = _column(name, "image", features=features, usual=_IMAGES)
-    label = _column(name, "label", features=features, usual=_LABELS)
+    image, label = _columns(name, next(iter(splits.values())).features)
     labels = {split: np.asarray(splits[split][label][:]) for split in splits}
     tests = [split for split in _TESTS if split in splits and _are_known(labels[split])]
     if "train" not in splits or not tests:
@@ -100,24 +98,22 @@ def _offline_if_unreachable(library: Any, path: str) -> Iterator[None]:
         settings.HF_HUB_OFFLINE = known
 
 
-def _column(name: str, what: str, features: Any, usual: tuple[str, ...]) -> str:
-    """The column of the images or labels: the only one, or the one with a usual name."""
-    found = [key for key, feature in features.items() if _is(what, feature)]
-    chosen = [key for key in usual if key in found] or found
-    if not found or len(chosen) > 1 and chosen[0] not in usual:
-        columns = ", ".join(f"{key} ({type(f).__name__})" for key, f in features.items())
+def _columns(name: str, features: Any) -> tuple[str, str]:
+    """The columns of images and of labels: those with a usual name, or the only ones."""
+    kinds = {key: type(feature).__name__ for key, feature in features.items()}
+    images = [key for key, kind in kinds.items() if kind == "Image"]
+    classes = [key for key, kind in kinds.items() if kind == "ClassLabel"]
+    integers = [k for k, kind in kinds.items() if kind == "Value" and "int" in features[k].dtype]
+    usual = [key for key in _LABELS if key in (*classes, *integers)]
+    image = [key for key in _IMAGES if key in images][:1] or images
+    label = usual[:1] or classes or integers
+    if len(image) != 1 or len(label) != 1:
+        columns = ", ".join(f"{key} ({kind})" for key, kind in kinds.items())
         raise UserError(
             f"{name} has the columns {columns}: give a dataset with one column of images and one "
             "of class labels"
         )
-    return chosen[0]
-
-
-def _is(what: str, feature: Any) -> bool:
-    kind = type(feature).__name__
-    if what == "image":
-        return kind == "Image"
-    return kind == "ClassLabel" or kind == "Value" and "int" in feature.dtype
+    return image[0], label[0]
 
 
 def _decode(name: str, splits: dict[str, Any], column: str, side: int) -> dict[str, np.ndarray]:

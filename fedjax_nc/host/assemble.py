@@ -97,7 +97,7 @@ def prepare(*configs: RunConfig, strict: bool = False) -> Job:
         check(model, cfg.local.batch_size)
     model = model._replace(init=jax.jit(model.init))  # traced once for this and the first state
     jax.eval_shape(model.init, jax.random.key(0))  # a head that does not fit is told here
-    batches = federated.make_batches(spec, cfg.data.augment, normalise=cfg.data.normalise)
+    batches = federated.make_batch(spec, cfg.data.augment, normalise=cfg.data.normalise)
     arrays = datasets.load(cfg.dataset, cfg.data.dir, spec=spec)
     kept = federated.limit_examples(arrays.train_y, cfg.data.limit)
     y = arrays.train_y[kept]
@@ -120,7 +120,11 @@ def prepare(*configs: RunConfig, strict: bool = False) -> Job:
         )
         for n in dict.fromkeys(numbers)
     }
-    warnings = dict.fromkeys(w for split in splits.values() for w in _missing(split, strict))
+    warnings = dict.fromkeys(
+        w
+        for split in splits.values()
+        for w in federated.warnings_of(split, y, classes=spec.classes, strict=strict)
+    )
     executor = make_executor(
         cfg.execution.executor, devices=cfg.execution.devices, chunk=cfg.execution.chunk
     )
@@ -215,18 +219,6 @@ def _check_words(cfg: RunConfig, method: Method) -> None:
         raise UserError(
             f"'{method.name}' mixes images, and {cfg.dataset} is text: choose another method"
         )
-
-
-def _missing(split: federated.Split, strict: bool) -> list[str]:
-    """A warning about clients without data, if there are any."""
-    empty = [k for k, part in enumerate(split.train) if not len(part)]
-    if not empty:
-        return []
-    listed = ", ".join(map(str, empty[:10])) + ("..." if len(empty) > 10 else "")
-    message = f"{len(empty)} of {len(split.train)} clients have no training data ({listed})"
-    if strict or len(empty) == len(split.train):
-        raise UserError(f"{message}: choose another partition or seed, or leave out --strict")
-    return [f"{message}: they are skipped"]
 
 
 def _axes(own: bool) -> FederatedData:

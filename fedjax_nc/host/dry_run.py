@@ -145,7 +145,7 @@ def messages(dataset: str) -> dict[str, Messages]:
     """Of every method on this dataset, with the protocol's network or one the method accepts."""
     spec = sized(dataset, config.Data())
     pool = Pool(jnp.zeros((1, *spec.shape), jnp.uint8), jnp.zeros(1, jnp.int32))
-    batches = federated.make_batches(spec, (), normalise=config.Data().normalise)
+    batches = federated.make_batch(spec, (), normalise=config.Data().normalise)
     found = {}
     for name in catalogue.bases():
         cfg, method = protocols.resolve("quick", dataset, spec=name), registry.build(name)
