@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.data.prepare import prepare
 from fedjax_nc.errors import UserError
 
@@ -12,7 +13,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "name",
-        help="mnist, cifar10, cifar100, tiny_imagenet, imdb_reviews, imagenet100 or imagenet200",
+        help=", ".join(spec.name for spec in DATASETS.values() if spec.release or spec.subset),
     )
     parser.add_argument(
         "--from",

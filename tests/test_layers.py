@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "io": {"config", "errors", "types"},
     "figures": set(),
     "metrics": set(),
-    "protocols": {"config", "errors", "methods.catalogue"},
+    "protocols": {"config", "errors", "methods.catalogue", "data.catalogue", "data.spec"},
     "host": {
         *("config", "errors", "types", "tree", "flops", "models", "data", "methods", "train"),
         *("analysis", "io", "figures", "protocols", "metrics"),
@@ -53,6 +53,9 @@ ONLY_STANDARD_LIBRARY = (
     "methods/entry.py",
     "plugins.py",
     "data/catalogue.py",
+    "data/builtin.py",
+    "data/npz.py",
+    "data/spec.py",
     "models/catalogue.py",
     "protocols.py",
     "study/options.py",

@@ -210,7 +210,7 @@ def _datasets() -> Table:
     for spec in DATASETS.values():
         shape = "x".join(map(str, spec.shape))
         table.add_row(
-            spec.name, shape, str(spec.classes), str(spec.train), str(spec.test), spec.source
+            spec.name, shape, str(spec.classes), str(spec.train), str(spec.test), spec.origin
         )
     return table
 

@@ -21,9 +21,18 @@ Range = tuple[float, float]
 Augment = Callable[[Key[Array, ""], Images], Images]
 
 
-def normalise(x: Pixels, mean: Sequence[float], std: Sequence[float]) -> Float[Array, "*b h w c"]:
-    """Pixels 0..255 (uint8, or float after augmentation) to (pixel / 255 - mean) / std."""
-    scaled = x.astype(jnp.float32) / 255
+def normalise(
+    x: Pixels, mean: Sequence[float], *, std: Sequence[float], scale: int = 255
+) -> Float[Array, "*b h w c"]:
+    """Computes (x / scale - mean) / std of every channel.
+
+    Args:
+      x: pixels, uint8 or after augmentation float.
+      mean: of each channel.
+      std: of each channel.
+      scale: what a pixel of full brightness is.
+    """
+    scaled = x.astype(jnp.float32) / scale if scale != 1 else x.astype(jnp.float32)
     return (scaled - jnp.asarray(mean, jnp.float32)) / jnp.asarray(std, jnp.float32)
 
 

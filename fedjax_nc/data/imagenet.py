@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.data.progress import track
 from fedjax_nc.errors import UserError
 
-PER_CLASS = {"imagenet200": 500}  # training pictures, FedAlign's number; here the first by name
 _AT_ONCE = 128  # pictures in memory
 
 
@@ -41,7 +41,7 @@ def find(name: str, folder: Path) -> dict[str, Pictures]:
     wanted = "give a directory with train/WNID/*.JPEG and val/WNID/*.JPEG"
     if not is_one(folder):
         raise UserError(f"{folder} has no train and val: {wanted}")
-    ids = classes(name)
+    ids, subset = classes(name), DATASETS[name].subset
     found = {"train": _by_folder(folder / "train", ids), "test": _by_folder(folder / "val", ids)}
     if not any(found["test"].values()):
         found["test"] = _flat(folder)
@@ -52,7 +52,7 @@ def find(name: str, folder: Path) -> dict[str, Pictures]:
                 f"{folder} has no {split} pictures of {len(missing)} of the {len(ids)} classes of "
                 f"{name} ({', '.join(missing[:3])}{'...' if missing[3:] else ''}): {wanted}"
             )
-        most = PER_CLASS.get(name) if split == "train" else None
+        most = subset.per_class if subset and split == "train" else None
         pairs = [(f, label) for label, wnid in enumerate(ids) for f in sorted(held[wnid])[:most]]
         splits[split] = Pictures([f for f, _ in pairs], [label for _, label in pairs])
     return splits
@@ -113,7 +113,7 @@ def _decoded(files: list[Path], side: int) -> Iterator[bytes]:
 
 
 def picture(file: Path, side: int) -> np.ndarray:
-    """The centre of a picture whose shorter side is 8/7 of that: 256 and 224 as is usual."""
+    """Decodes the centre of a picture: of 256 pixels 224, as is usual."""
     from PIL import Image
 
     try:
@@ -122,6 +122,13 @@ def picture(file: Path, side: int) -> np.ndarray:
             image = opened.convert("RGB")
     except OSError as error:
         raise ValueError(f"{file} is damaged") from error
+    return centre(image, side)
+
+
+def centre(image: Any, side: int) -> np.ndarray:
+    """Resizes a picture so that its shorter side is 8/7 of `side`, and cuts out the centre."""
+    from PIL import Image
+
     scale = round(side * 8 / 7) / min(image.size)
     wide, high = (max(side, round(n * scale)) for n in image.size)
     left, top = (wide - side) // 2, (high - side) // 2
