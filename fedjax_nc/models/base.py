@@ -38,6 +38,7 @@ def from_body(body: nn.Module, shape: tuple[int, ...], classes: int, spec: HeadS
         key_body, key_head = jax.random.split(key)
         x = jnp.zeros((2, *shape), int if len(shape) == 1 else float)  # words have numbers
         variables = body.init({"params": key_body, "dropout": key_body}, x, train=False, mask=None)
+        variables = jax.tree.map(lambda v: v.astype(float), variables)  # of the working precision
         *_, features = jax.eval_shape(lambda v: body.apply(v, x, train=False, mask=None), variables)
         head = init_head(key_head, spec, features=features.shape[-1], classes=classes)
         return Weights({"body": variables["params"], **head}, variables.get("batch_stats", {}))

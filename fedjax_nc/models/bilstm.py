@@ -20,15 +20,16 @@ class BiLSTM(nn.Module):
     others (id 0), in the LSTM as in the mean.
     """
 
-    vocabulary: int
     norm: str = "none"
     conv: str = "auto"  # every body takes one
     units: int = 128
+    words: int = 10_000  # with an id of their own; two more ids are padding and the unknown word
 
     @nn.compact
     def __call__(self, x: Int[Array, "b t"], *, train, mask):
         """Vectors of every word after the LSTM and after the layer on it, their means, features."""
-        table = self.param("embedding", nn.initializers.normal(1.0), (self.vocabulary, self.units))
+        shape = (self.words + 2, self.units)
+        table = self.param("embedding", nn.initializers.normal(1.0), shape)
         # time first: a step of the loop then reads one block of memory
         words = nn.Dropout(0.2)(table[x.T], deterministic=not train)
         hidden = nn.Dropout(0.2)(BothWays(self.units)(words), deterministic=not train)

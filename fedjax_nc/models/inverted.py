@@ -170,3 +170,13 @@ class InvertedResiduals(nn.Module):
         x = norm()(Conv(last, 1, lowering=self.conv)(x), train=train, mask=mask)
         levels.append(jnp.mean(x, axis=(1, 2)))
         return tuple(blocks), tuple(levels), jnp.mean(act(x), axis=(1, 2))
+
+
+def mobilenet_v2() -> InvertedResiduals:
+    """Builds MobileNetV2."""
+    return InvertedResiduals(MOBILENET_V2)
+
+
+def efficientnet_b0() -> InvertedResiduals:
+    """Builds EfficientNet-B0."""
+    return InvertedResiduals(EFFICIENTNET_B0)

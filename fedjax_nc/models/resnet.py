@@ -4,6 +4,7 @@ Any width: a narrow network has the first channels of every layer, as many as `t
 Any survival: in training a block is left out now and then (StochDepth).
 """
 
+import math
 from functools import partial
 
 import flax.linen as nn
@@ -149,7 +150,7 @@ class ResNet(nn.Module):
     width: float = 1.0
     channels: tuple[int, ...] = (16, 32, 64)
     bottleneck: bool = False
-    large: bool = False  # ImageNet's stem, to a quarter of the side
+    large_above: float = math.inf  # side from above which the stem is ImageNet's, to a quarter
 
     @nn.nowrap
     def stage(self, number: int, name: str | None = None) -> Stage:
@@ -172,12 +173,13 @@ class ResNet(nn.Module):
     def __call__(self, x, *, train, mask):
         """Maps after each stage, vectors of stem and stages before their ReLU, features."""
         first = narrow(self.channels[0], self.width)
-        stem = (7, 2, 3) if self.large else (3, 1, 1)
+        large = min(x.shape[1:3]) > self.large_above
+        stem = (7, 2, 3) if large else (3, 1, 1)
         x = tile(Conv(first, *stem, lowering=self.conv, kernel_init=he_normal)(x), self.conv)
         x = Norm(self.norm)(x, train=train, mask=mask)
         blocks, levels = [], [jnp.mean(untile(x), axis=(1, 2))]
         x = nn.relu(x)
-        x = tile(max_pool3(untile(x)), self.conv) if self.large else x
+        x = tile(max_pool3(untile(x)), self.conv) if large else x
         for number in range(len(self.channels)):
             x, sums = self.stage(number, f"stage{number}")(x, train=train, mask=mask)
             blocks.append(x)
