@@ -1,7 +1,8 @@
 """Floating-point operations counted on the jaxpr, with loop lengths multiplied in.
 
-The count is a textbook's: what a result ignores is left out (a layer's own rule gives the gradient
-by the images unasked), and a gradient's convolution is not charged for the zeros it multiplies.
+The count is a textbook's. Numbers that no result needs are left out, such as the gradient by the
+images, which a layer's own rule computes unasked. The convolution of a gradient is not charged for
+the zeros it multiplies.
 """
 
 import math
@@ -14,7 +15,7 @@ from jax.interpreters import partial_eval
 
 
 def count(fn: Callable[..., Any], *args: Any) -> int:
-    """Multiply-adds (two operations each) of matrix products and convolutions in fn(*args)."""
+    """Counts the operations of products and convolutions in fn(*args), two for a multiply-add."""
     used, _ = partial_eval.dce_jaxpr(jax.make_jaxpr(fn)(*args).jaxpr, True)
     return _count(used)
 
@@ -42,7 +43,7 @@ def _count(jaxpr: core.Jaxpr) -> int:
 
 
 def _convolution(numbers: Any, x: Any, kernel: Any, y: Any) -> int:
-    """Multiply-adds; a tap of the kernel meets no more numbers than there are without padding."""
+    """Counts multiply-adds; a tap of the kernel meets no more numbers than the input has."""
     taps = kernel.size // kernel.shape[numbers.rhs_spec[0]]
     batch, features, *sides = (y.shape[d] for d in numbers.out_spec)
     inputs = (x.shape[d] for d in numbers.lhs_spec[2:])

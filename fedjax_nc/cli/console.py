@@ -201,7 +201,8 @@ def _models() -> Table:
     table.columns[0].no_wrap = True
     for spec in MODELS.values():
         text = f"{spec.summary}; {spec.norm}, {spec.min_size}, {spec.counted}"
-        table.add_row(spec.name, text, f"{spec.parameters / 1e6:.2f}", f"{spec.mflops:.1f}")
+        parameters = f"{spec.parameters / 1e6:.2f}" if spec.parameters else "-"
+        table.add_row(spec.name, text, parameters, f"{spec.mflops:.1f}" if spec.mflops else "-")
     return table
 
 
