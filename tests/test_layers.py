@@ -30,6 +30,7 @@ MAY_IMPORT = {
     "io": {"config", "errors", "types"},
     "figures": set(),
     "protocols": {"config", "errors", "methods.catalogue"},
+    "effects": {"config", "errors", "data.catalogue"},
     "host": {
         *("config", "errors", "types", "tree", "flops", "models", "data", "methods", "train"),
         *("analysis", "io", "figures", "protocols"),
@@ -39,9 +40,10 @@ MAY_IMPORT = {
         *("train", "tree", "types"),
     },
     "cli": {
-        *("host", "study", "io", "config", "errors", "devices", "protocols", "data.catalogue"),
-        *("methods.catalogue", "models.catalogue"),
+        *("host", "study", "io", "figures", "config", "errors", "devices", "protocols", "effects"),
+        *("plugins", "data.catalogue", "data.prepare", "methods.catalogue", "models.catalogue"),
     },
+    "__main__": {"cli"},
 }
 ONLY_STANDARD_LIBRARY = (
     "errors.py",
@@ -50,6 +52,7 @@ ONLY_STANDARD_LIBRARY = (
     "data/catalogue.py",
     "models/catalogue.py",
     "protocols.py",
+    "effects.py",
     "study/options.py",
 )
 ONLY_JAX = ("types.py", "tree.py", "linalg.py")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedjax_nc.data.catalogue import DATASETS
-from fedjax_nc.errors import UserError, unknown
+from fedjax_nc.errors import UserError, command, unknown
 
 # The names and versions of the TFDS catalogue, so that other TFDS programs find them too.
 LAYOUT = {
@@ -37,7 +37,7 @@ def data_dir(directory: str | None) -> Path:
 
 def remedy(name: str, root: Path) -> str:
     """The command that prepares a dataset."""
-    return f"run: python experiments/prepare_data.py {name} --data.dir {root}"
+    return f"run: {command('prepare')} {name} --data.dir {root}"
 
 
 def held(root: Path) -> list[str]:

@@ -1,5 +1,9 @@
 """How much work a run is, found without training: parameters, FLOPs, memory, traffic."""
 
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import jax
@@ -19,6 +23,8 @@ from fedjax_nc.train.round import make_round, sent
 from fedjax_nc.train.schedule import make_hyper
 from fedjax_nc.train.traffic import traffic
 from fedjax_nc.types import ClientInfo, HeadSpec, Pool, State
+
+MEASURED_SECONDS, MEASURED_STEPS = 2.0, 5  # of the measured local step, at most
 
 
 def facts(job: Job) -> dict[str, str]:
@@ -141,13 +147,18 @@ class Messages(NamedTuple):
     down: int
 
 
-def messages(dataset: str) -> dict[str, Messages]:
-    """Of every method on this dataset, with the protocol's network or one the method accepts."""
+def messages(
+    dataset: str, follow: Callable[[list[str]], Iterable[str]] = iter
+) -> dict[str, Messages]:
+    """Of every method on this dataset, with the protocol's network or one the method accepts.
+
+    `follow` hands on the names of the methods and may show how far it is.
+    """
     spec = sized(dataset, config.Data())
     pool = Pool(jnp.zeros((1, *spec.shape), jnp.uint8), jnp.zeros(1, jnp.int32))
     batches = federated.make_batches(spec, (), normalise=config.Data().normalise)
     found = {}
-    for name in catalogue.bases():
+    for name in follow(list(catalogue.bases())):
         cfg, method = protocols.resolve("quick", dataset, spec=name), registry.build(name)
         for network in (cfg.model, "resnet8"):
             try:
@@ -183,3 +194,71 @@ def _where(job: Job) -> str:
 def _classes(counts: np.ndarray) -> str:
     held = (counts > 0).sum(axis=1)
     return f"{held.min()} to {held.max()} of {counts.shape[1]}"
+
+
+def estimate(job: Job) -> dict[str, str]:
+    """Returns about how long the rounds take on this machine, from a local step measured now.
+
+    Steps of other phases count by their FLOPs; tests between rounds are left out.
+    """
+    if not job.executor.jit:
+        return {}
+    state, _ = first_state(job)
+    first = job.task.method.phases[0]
+    each = step_seconds(job, state, phase=first)
+    steps = round_flops(job, state) / step_flops(job, state, phase=first)
+    at_once = min(job.executor.devices, job.config.federation.participants)
+    total = each * steps * job.config.rounds / at_once
+    about = f"about {duration(total)} on this machine, without tests"
+    return {"time": f"{about} ({duration(each)} a local step, measured)"}
+
+
+def step_seconds(job: Job, state: State, phase: Phase) -> float:
+    """Returns the seconds of one compiled local step on every device at once: a median."""
+    size, pool = job.config.local.batch_size, job.data.pool
+    pool = Pool(jnp.zeros((size, *pool.x.shape[1:]), pool.x.dtype), jnp.zeros(size, pool.y.dtype))
+    once = phase._replace(steps=1, epochs=None, share=1.0, repeats=None)
+    hyper, number = make_hyper(job.task, 0), jnp.asarray(size, jnp.int32)
+    counts = job.data.class_counts[0]
+
+    @jax.jit
+    def step(state, client_state, pool):
+        info = ClientInfo(
+            number,
+            counts,
+            num_steps=number,
+            lr=hyper.lr,
+            momentum=job.config.local.momentum,
+        )
+        shared = sent(job.task.method, state.shared)
+        view = View(state.weights, state.weights, shared=shared, client=client_state, info=info)
+        return local.run_phase(
+            job.task.trainer,
+            once,
+            term_weights=local.default_weights(phase),
+            lr=hyper.lr,
+            client=local.Client(pool, jnp.arange(size), view=view, key=state.key),
+            start=state.weights,
+            opt=None,
+            key=state.key,
+        )[0]
+
+    light = dataclasses.replace(state, clients={})
+    client_state = tree.take(dict(state.clients), 0)
+    inputs = job.executor.place((light, client_state, pool))
+    jax.block_until_ready(step(*inputs))
+    times, end = [], time.perf_counter() + MEASURED_SECONDS
+    while not times or (time.perf_counter() < end and len(times) < MEASURED_STEPS):
+        start = time.perf_counter()
+        jax.block_until_ready(step(*inputs))
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def duration(seconds: float) -> str:
+    """Returns a time for people: `35 ms`, `40 s`, `12 min`, `10 h`, `3 days`."""
+    for most, unit, size in ((1, "ms", 1e-3), (100, "s", 1), (6000, "min", 60), (2e5, "h", 3600)):
+        if seconds < most:
+            value = seconds / size
+            return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
+    return f"{seconds / 86400:.0f} days"

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from fedjax_nc import config
+from fedjax_nc import config, errors
 from fedjax_nc.errors import UserError
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "tensorflow-datasets", "numpy")
@@ -62,7 +62,11 @@ def read(directory: Path) -> config.RunConfig:
     """The configuration of a run that is there."""
     if not (directory / "config.yaml").is_file():
         near = sorted(directory.glob("**/config.yaml"))[:1] if directory.is_dir() else []
-        hint = f"did you mean {near[0].parent}?" if near else "give one that run.py has left"
+        hint = (
+            f"did you mean {near[0].parent}?"
+            if near
+            else f"give one that `{errors.command('run')}` has left"
+        )
         raise UserError(f"{directory} is not a run directory, it has no config.yaml: {hint}")
     content = _read_config(directory)
     if not isinstance(content, dict):
