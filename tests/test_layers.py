@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "models": {"types", "linalg", "errors"},
     "data": {"types", "errors", "config"},
     "methods": {"types", "tree", "linalg", "losses", "errors"},
+    "plugins": {"errors", "methods.catalogue", "methods.entry"},
     "train": {"methods", "data.stream", "types", "tree", "config", "losses"},
     "analysis": {"train", "losses", "linalg", "tree", "types"},
     "io": {"config", "errors", "types"},
@@ -48,7 +49,10 @@ MAY_IMPORT = {
 ONLY_STANDARD_LIBRARY = (
     "errors.py",
     "config.py",
+    "methods/__init__.py",
     "methods/catalogue.py",
+    "methods/entry.py",
+    "plugins.py",
     "data/catalogue.py",
     "models/catalogue.py",
     "protocols.py",
@@ -184,6 +188,7 @@ LIGHT = (
     "data.catalogue",
     "models.catalogue",
     "models",
+    "plugins",
     "study.options",
 )
 

@@ -2,7 +2,9 @@
 
 import ast
 import importlib
-import inspect
+import subprocess
+import sys
+import types
 from pathlib import Path
 
 import chex
@@ -10,13 +12,16 @@ import jax
 import numpy as np
 import pytest
 
+from fedjax_nc import methods
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods import base, catalogue, registry
 from fedjax_nc.methods.base import Part, Phase, Term
+from fedjax_nc.methods.entry import from_function
 from fedjax_nc.train import executors
 from fedjax_nc.train import round as rounds
 
 FOLDER = Path(registry.__file__).parent
+ROOT = Path(__file__).parents[1]
 ALL = [*catalogue.bases().values(), *catalogue.regularisers().values()]
 
 
@@ -28,29 +33,33 @@ def entry_id(entry):
 
 
 def test_every_decorated_factory_is_registered():
-    found = {"base": {}, "regulariser": {}}
+    found = {}
     for path in FOLDER.glob("*.py"):
         module = importlib.import_module(f"fedjax_nc.methods.{path.stem}")
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
                 for decorator in node.decorator_list:
-                    if isinstance(decorator, ast.Name) and decorator.id in found:
-                        name = node.name.removesuffix("_reg")
-                        found[decorator.id][name] = getattr(module, node.name)
-    assert found == {"base": registry.BASES, "regulariser": registry.REGULARISERS}
-    assert set(found["base"]) == set(catalogue.bases())
-    assert set(found["regulariser"]) == set(catalogue.regularisers())
+                    kind = ast.unparse(decorator).split(".")[-1]
+                    if kind in ("base", "regulariser"):
+                        key = (kind, node.name.removesuffix("_reg"), str(path.resolve()))
+                        found[key] = getattr(module, node.name)
+    ours = {k: v for k, v in registry.FACTORIES.items() if Path(k[2]).parent == FOLDER.resolve()}
+    assert found == ours
+    assert {(e.kind, e.name, e.origin) for e in ALL} == set(found)
 
 
 @pytest.mark.parametrize("entry", ALL, ids=entry_id)
 def test_manual_page(entry):
     assert entry.sections.get("Paper") and entry.sections.get("Uploads")
+    assert entry.venue and entry.venue in entry.sections["Paper"]
     assert entry.summary.endswith(".")
     assert entry.help.keys() == entry.hyper.keys()
-    factories = registry.BASES if entry.kind == "base" else registry.REGULARISERS
-    importlib.import_module(f"fedjax_nc.methods.{entry.family}")
-    parameters = inspect.signature(factories[entry.name]).parameters.values()
-    assert {p.name: p.default for p in parameters} == entry.hyper
+
+
+@pytest.mark.parametrize("entry", ALL, ids=entry_id)
+def test_source_and_function_say_the_same(entry):
+    factory = registry.factory_of(entry)
+    assert from_function(factory, entry.kind, entry.origin)._replace(load=entry.load) == entry
 
 
 @pytest.mark.parametrize("name", catalogue.bases())
@@ -58,6 +67,131 @@ def test_method_is_named_by_its_specification(name):
     method = registry.build(name)
     assert method.name == name and bool(method.finetune) == (name != "local")
     assert all(isinstance(p, Phase) for p in method.phases)
+
+
+def numbers(entry):
+    return [k for k, v in entry.hyper.items() if type(v) in (int, float)]
+
+
+@pytest.mark.parametrize(
+    "entry, key", [(e, k) for e in ALL for k in numbers(e)], ids=lambda x: getattr(x, "name", x)
+)
+def test_no_factory_takes_a_negative_number(entry, key):
+    factory = registry.factory_of(entry)
+    with pytest.raises(UserError, match=key):
+        made = factory(**{key: -1})
+        made = made(registry.build("fedavg")) if entry.kind == "regulariser" else made
+    with pytest.raises(UserError, match=r"give finite numbers|is int"):
+        factory(**{key: float("inf")})
+
+
+# ---- factories called in Python ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entry", ALL, ids=entry_id)
+def test_factories_name_their_methods(entry):
+    factory = registry.factory_of(entry)
+    for hyper in ({}, {k: v + 1 for k, v in entry.hyper.items() if type(v) is int}):
+        method = factory(**hyper)
+        method = method(methods.fedper()) if entry.kind == "regulariser" else method
+        words = ", ".join(f"{k}={v!r}" for k, v in hyper.items())
+        spec = f"{entry.name}({words})" if words else entry.name
+        assert method.name == ("fedper | " if entry.kind == "regulariser" else "") + spec
+        assert method.name == registry.build(method.name).name
+
+
+def test_names_of_composed_methods():
+    assert methods.fd(beta=0.5)(methods.fedavg()).name == "fedavg | fd(beta=0.5)"
+    assert methods.fd(beta=np.float32(0.5))(methods.fedavg()).name == "fedavg | fd(beta=0.5)"
+    assert methods.fedprox(mu=np.int64(1)).name == "fedprox(mu=1.0)"
+    assert methods.moon_reg()(methods.fedprox(mu=0.01)).name == "fedprox | moon"
+    assert methods.feddr_plus().name == "feddr_plus"  # although it is made of two others
+    with pytest.raises(
+        UserError, match="unknown hyperparameter of fedprox 'my': did you mean 'mu'"
+    ):
+        methods.fedprox(my=1)
+    with pytest.raises(TypeError, match="positional"):
+        methods.fedprox(0.1)
+
+
+def test_every_factory_is_in_the_module():
+    names = [e.function for e in ALL]
+    assert len(set(names)) == len(names) and set(names) <= set(dir(methods))
+    for entry in ALL:
+        assert getattr(methods, entry.function) is registry.factory_of(entry)
+    assert not set(names) & {path.stem for path in FOLDER.glob("*.py")}
+    with pytest.raises(AttributeError, match="no attribute 'fedavgg'"):
+        methods.fedavgg  # noqa: B018
+
+
+def test_editors_see_every_factory():
+    imports = [n for n in ast.walk(ast.parse((FOLDER / "__init__.py").read_text()))]
+    seen = {
+        (Path(str(n.module).replace(".", "/")).stem, alias.name)
+        for n in imports
+        if isinstance(n, ast.ImportFrom)
+        for alias in n.names
+        if str(n.module).startswith("fedjax_nc.methods.")
+    }
+    assert seen == {(e.family, e.function) for e in ALL}
+
+
+def test_one_factory_costs_one_import():
+    code = "import sys; from fedjax_nc import methods; before = set(sys.modules); methods.fedavg; "
+    code += "print(sorted(m for m in sys.modules if m.startswith('fedjax_nc.methods.')))"
+    code += "; print('jax' in before)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded, jax_before = done.stdout.splitlines()
+    assert "averaging" in loaded and "personal" not in loaded and jax_before == "False"
+
+
+# ---- a notebook ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cell(monkeypatch):
+    """Runs the code of a notebook's cell."""
+    notebook = types.ModuleType("notebook")  # as __main__ of a notebook, it has no file
+    monkeypatch.setitem(sys.modules, "notebook", notebook)
+    exec("from fedjax_nc import methods", vars(notebook))
+    exec("from fedjax_nc.methods.registry import base, regulariser", vars(notebook))
+    yield lambda code: exec(code, vars(notebook))
+    catalogue.forget("notebook")
+
+
+def test_a_cell_defines_a_method(cell):
+    cell("@base\ndef mine(*, a: float = 1.0):\n    return methods.fedprox(mu=a)")
+    assert registry.build("mine(a=2) | fd").phases[0].terms[1].weight == 2.0 * 0.9
+    assert registry.build("mine(a=2) | fd").name == "mine(a=2.0) | fd"
+    entry = catalogue.bases()["mine"]
+    assert (entry.summary, entry.sections, entry.venue, entry.paper) == ("", {}, "", "")
+    assert entry.origin == entry.family == "notebook" and methods.mine().name == "mine"
+    cell("@base\ndef mine(*, b: int = 3):\n    return methods.fedavg()")  # the cell, edited
+    assert registry.build("mine(b=4)").name == "mine(b=4)"
+    assert len(registry.build("mine").phases[0].terms) == 1
+
+
+def test_a_cell_replaces_nothing_built_in(cell):
+    with pytest.raises(UserError, match=r"'fedavg' is defined in .*averaging.py and in notebook"):
+        cell("@base\ndef fedavg():\n    return methods.fedper()")
+    assert registry.build("fedavg").personal == ()
+    with pytest.raises(UserError, match="mine in notebook: 'a' is no keyword with a default"):
+        cell("@base\ndef mine(a):\n    return methods.fedavg()")
+    with pytest.raises(UserError, match="'a' = None: a hyperparameter is a number"):
+        cell("@base\ndef mine(a=None):\n    return methods.fedavg()")
+
+
+def test_annotations_of_a_cell(cell):
+    cell(
+        "from __future__ import annotations\nfrom typing import Literal\n"
+        "@base\ndef mine(*, a: Literal['x', 'y'] = 'x', b: Literal[1, 2] = 1, c: 'any text' = '',"
+        " d: Literal['only'] = 'only', e: tuple = (1, 'a')):\n    return methods.fedavg()"
+    )
+    assert catalogue.choices_of("mine") == {"a": ("x", "y"), "b": (1, 2), "d": ("only",)}
+    assert registry.build("mine(a='y', b=2, e=(2, 'b'))").name == "mine(a='y', b=2, e=(2, 'b'))"
+    with pytest.raises(UserError, match="unknown b of mine '3': choose from 1, 2"):
+        registry.build("mine(b=3)")
 
 
 # ---- specification strings -----------------------------------------------------------------

@@ -19,6 +19,7 @@ from fedjax_nc.methods.base import (
     add,
     each_phase,
     mix,
+    not_negative,
 )
 from fedjax_nc.methods.registry import base, regulariser
 from fedjax_nc.types import ClientInfo, HeadSpec, Weights
@@ -53,6 +54,7 @@ def fedprox(*, mu: float = 0.01, plain: bool = False) -> Method:
       mu: strength of the pull.
       plain: steps of plain SGD, without the run's momentum and weight decay.
     """
+    not_negative("fedprox", mu=mu)
     return add(each_phase(fedavg(), optimizer=SGD() if plain else None), terms.prox(mu))
 
 
@@ -66,6 +68,7 @@ def prox(*, beta: float = 0.9) -> Regulariser:
     Args:
       beta: share of the base loss.
     """
+    not_negative("prox", beta=beta)
     return lambda method: mix(method, terms.prox(1.0), beta=beta)
 
 
@@ -89,6 +92,7 @@ def fedexp(
       eps: keeps the step finite when clients cancel out.
       rule: the authors' step, FedDecorr's or FedDr+'s.
     """
+    not_negative("fedexp", eps=eps)
     power = 0.5 if rule == "feddr" else 1.0
 
     def collect(f: Finished) -> jax.Array:

@@ -281,10 +281,17 @@ def trained_groups(method: Method, groups: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def above_zero(**hyper: float | int) -> None:
-    """Refuse hyperparameters that a method divides by or counts with."""
+    """Refuses hyperparameters at or below zero, which a method divides by or counts with."""
     for name, value in hyper.items():
         if value <= 0:
             raise UserError(f"{name} = {value}: give a number above zero")
+
+
+def not_negative(method: str, /, **hyper: float | int) -> None:
+    """Refuses hyperparameters below zero."""
+    for name, value in hyper.items():
+        if value < 0:
+            raise UserError(f"hyperparameter {name}={value} of {method}: give zero or more")
 
 
 def _named_once(items):

@@ -17,6 +17,7 @@ from fedjax_nc.methods.base import (
     Term,
     View,
     above_zero,
+    not_negative,
 )
 from fedjax_nc.methods.registry import base, regulariser
 from fedjax_nc.types import Batch, HeadSpec, Model, Outputs, Weights
@@ -38,6 +39,7 @@ def fedlc(*, tau: float = 1.0, absent: Literal["one", "remove", "epsilon"] = "re
       tau: strength of the margins; 0 is FedAvg.
       absent: how a class the client does not have counts.
     """
+    not_negative("fedlc", tau=tau)
 
     def fn(c: Context) -> jax.Array:
         counts = c.info.class_counts
@@ -74,6 +76,7 @@ def fedrod(
       absent: how a class the client does not have counts.
       form: the paper's, or FL-bench's.
     """
+    not_negative("fedrod", gamma=gamma)
     joint = form == "joint"
 
     def generic(c: Context) -> jax.Array:
@@ -143,7 +146,6 @@ def ccvr(
       lr: learning rate of plain SGD on them.
       rule: pooled covariances of the paper, or FedETF's diagonal ones.
     """
-
     above_zero(samples=samples, epochs=epochs, lr=lr)
 
     def collect(out: Outputs, batch: Batch):

@@ -6,33 +6,17 @@ flags, `--list` and docs/methods.md all come from the factory itself.
 
 import ast
 import functools
-import re
+import importlib
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedjax_nc.errors import UserError, unknown
+from fedjax_nc.methods import entry as entries
+from fedjax_nc.methods.entry import Entry
 
-_SECTIONS = ("Paper", "Changes", "Defaults", "Differs", "Uploads")
-
-
-class Entry(NamedTuple):
-    """A base method or a regulariser."""
-
-    name: str
-    kind: str  # base | regulariser
-    family: str  # the file it lives in
-    hyper: dict[str, Any]  # hyperparameter -> default
-    choices: dict[str, tuple[str, ...]]  # hyperparameter -> what it may be, where that is a list
-    help: dict[str, str]  # hyperparameter -> its line under "Args:"
-    summary: str
-    sections: dict[str, str]  # Paper, Changes, Defaults, Differs, Uploads
-
-    @property
-    def venue(self) -> str:
-        """Where the paper appeared, or its year: `ICLR 2023`."""
-        paper = self.sections["Paper"]
-        found = re.search(r", ((?:[A-Z]\w+(?: [A-Z]+)?|arXiv [\d.]+),? (?:19|20)\d\d)\b", paper)
-        return found.group(1) if found else re.findall(r"\b(?:19|20)\d\d\b", paper)[-1]
+_ADDED: dict[tuple[str, str], Entry] = {}  # from outside the package, by kind and name
 
 
 class Piece(NamedTuple):
@@ -43,30 +27,59 @@ class Piece(NamedTuple):
 
 
 @functools.cache
-def _entries() -> tuple[Entry, ...]:
-    found = []
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.FunctionDef):
-                kinds = {d.id for d in node.decorator_list if isinstance(d, ast.Name)}
-                found += [
-                    _entry(node, k, family=path.stem) for k in kinds & {"base", "regulariser"}
-                ]
-    return tuple(found)
+def _built_in() -> dict[tuple[str, str], Entry]:
+    found = {}
+    for path in sorted(Path(__file__).resolve().parent.glob("*.py")):
+        load = functools.partial(importlib.import_module, f"{__package__}.{path.stem}")
+        for entry in entries.from_source(ast.parse(path.read_bytes()), path, load=load):
+            found[entry.kind, entry.name] = entry
+    return found
 
 
 def bases() -> dict[str, Entry]:
-    """Methods that stand alone."""
-    return {e.name: e for e in _entries() if e.kind == "base"}
+    """Returns the methods that stand alone."""
+    return _of_kind("base")
 
 
 def regularisers() -> dict[str, Entry]:
-    """What may follow a bar."""
-    return {e.name: e for e in _entries() if e.kind == "regulariser"}
+    """Returns what may follow a bar."""
+    return _of_kind("regulariser")
+
+
+def _of_kind(kind: str) -> dict[str, Entry]:
+    return {e.name: e for e in (*_built_in().values(), *_ADDED.values()) if e.kind == kind}
+
+
+def read(tree: ast.Module, path: Path, load: Callable[[], Any]) -> list[Entry]:
+    """Adds what a parsed file defines; `load` imports the file when one of it is built."""
+    return [add(entry) for entry in entries.from_source(tree, path, load=load)]
+
+
+def add(entry: Entry) -> Entry:
+    """Adds an entry; a file may replace its own, as a notebook does, and no other's."""
+    key = (entry.kind, entry.name)
+    old = _built_in().get(key) or _ADDED.get(key)
+    if old and old.origin != entry.origin:
+        raise UserError(
+            f"{entry.kind} '{entry.name}' is defined in {old.origin} and in {entry.origin}: rename "
+            "one of them"
+        )
+    if key in _built_in():
+        return _built_in()[key]
+    if old and entry.load is None:  # the file is being imported
+        entry = entry._replace(load=old.load)
+    _ADDED[key] = entry
+    return entry
+
+
+def forget(origin: str) -> None:
+    """Removes what a file outside the package has added."""
+    for key in [key for key, entry in _ADDED.items() if entry.origin == origin]:
+        del _ADDED[key]
 
 
 def parse(spec: str) -> list[Piece]:
-    """Split "a(x=1) | b" into names and arguments, all known."""
+    """Splits "a(x=1) | b" into names and arguments, all known."""
     pieces = []
     texts = [part for text in spec.split("|") for part in _fine_tuned(text.strip())]
     for position, text in enumerate(texts):
@@ -74,14 +87,23 @@ def parse(spec: str) -> list[Piece]:
         allowed = regularisers() if position else bases()
         if name not in allowed:
             raise unknown("regulariser" if position else "method", name, allowed=allowed)
-        for key, value in kwargs.items():
-            _check(allowed[name], key, value=value)
-        pieces.append(Piece(allowed[name], kwargs))
+        entry = allowed[name]
+        pieces.append(Piece(entry, {k: checked(entry, k, value=v) for k, v in kwargs.items()}))
     return pieces
 
 
+def show(piece: Piece) -> str:
+    """Writes a name with its arguments the one canonical way: in order, without defaults."""
+    given = [
+        f"{key}={piece.kwargs[key]!r}"
+        for key, default in piece.entry.hyper.items()
+        if piece.kwargs.get(key, default) != default
+    ]
+    return f"{piece.entry.name}({', '.join(given)})" if given else piece.entry.name
+
+
 def with_hyper(spec: str, overrides: dict[str, Any]) -> str:
-    """The specification with hyperparameters put in, written the one canonical way.
+    """Puts hyperparameters into a specification and writes it the one canonical way.
 
     An override goes to the piece that has such a hyperparameter; defaults are left out.
     """
@@ -91,18 +113,17 @@ def with_hyper(spec: str, overrides: dict[str, Any]) -> str:
         if len(owners) > 1:
             raise UserError(f"several pieces of '{spec}' take '{key}': write it as name({key}=...)")
         owner = owners[0] if owners else pieces[-1]
-        _check(owner.entry, key, value=value)
-        owner.kwargs[key] = value
-    return " | ".join(_show(p) for p in pieces)
+        owner.kwargs[key] = checked(owner.entry, key, value=value)
+    return " | ".join(show(p) for p in pieces)
 
 
-def choices_of(spec: str) -> dict[str, tuple[str, ...]]:
-    """What the hyperparameters that are lists of words may be."""
+def choices_of(spec: str) -> dict[str, tuple[Any, ...]]:
+    """Returns what the hyperparameters that are chosen from a list may be."""
     return {k: v for entry, _ in parse(spec) for k, v in entry.choices.items()}
 
 
 def hyper_of(spec: str) -> dict[str, tuple[Any, str]]:
-    """What `--hp.` can set for this specification: name -> (present value, manual line)."""
+    """Returns what `--hp.` can set for this specification: name -> (present value, manual line)."""
     values: dict[str, tuple[Any, str]] = {}
     clashes = set()
     for entry, kwargs in parse(spec):
@@ -112,48 +133,42 @@ def hyper_of(spec: str) -> dict[str, tuple[Any, str]]:
     return {k: v for k, v in values.items() if k not in clashes}
 
 
-def _check(entry: Entry, key: str, value: Any) -> None:
+def checked(entry: Entry, key: str, value: Any) -> Any:
+    """Returns a hyperparameter as the type of its default, if its type and choices allow it.
+
+    Which numbers make sense is for the factory to say; only those that are not finite are refused.
+    """
     if key not in entry.hyper:
         if not entry.hyper:
             raise UserError(f"'{entry.name}' has no hyperparameters, '{key}' was given")
         raise unknown(f"hyperparameter of {entry.name}", key, allowed=entry.hyper)
-    default = entry.hyper[key]
-    number = isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool)
-    if type(value) is not type(default) and not number:
+    default, choices = entry.hyper[key], entry.choices.get(key)
+    try:
+        value = _as(default, value)
+    except TypeError:
         wanted = type(default).__name__
-        raise UserError(f"hyperparameter {key} of {entry.name} is {wanted}, {value!r} was given")
-    if key in entry.choices and value not in entry.choices[key]:
-        raise unknown(f"{key} of {entry.name}", str(value), allowed=entry.choices[key])
-    if isinstance(value, int | float) and not 0 <= value < float("inf"):
-        raise UserError(f"hyperparameter {key}={value} of {entry.name}: give zero or more")
+        raise UserError(
+            f"hyperparameter {key} of {entry.name} is {wanted}, {value!r} was given"
+        ) from None
+    if choices and value not in choices:
+        raise unknown(f"{key} of {entry.name}", str(value), allowed=map(str, choices))
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, float) and not math.isfinite(number):
+            raise UserError(f"hyperparameter {key}={value} of {entry.name}: give finite numbers")
+    return value
 
 
-def _entry(node: ast.FunctionDef, kind: str, family: str) -> Entry:
-    doc = ast.get_docstring(node) or ""
-    defaults = [ast.literal_eval(d) for d in node.args.kw_defaults if d is not None]
-    hyper = dict(zip([a.arg for a in node.args.kwonlyargs], defaults, strict=True))
-    choices = {
-        a.arg: tuple(ast.literal_eval(a.annotation.slice))
-        for a in node.args.kwonlyargs
-        if isinstance(a.annotation, ast.Subscript) and ast.unparse(a.annotation.value) == "Literal"
-    }
-    lines = re.findall(r"^  (\w+): (.+(?:\n    .+)*)", doc, re.MULTILINE)
-    manual = {name: " ".join(text.split()) for name, text in lines}
-    sections = {
-        title: " ".join(match.group(1).split())
-        for title in _SECTIONS
-        if (match := re.search(rf"^{title}:((?:.+)(?:\n  +.+)*)", doc, re.MULTILINE))
-    }
-    return Entry(
-        node.name.removesuffix("_reg"),
-        kind,
-        family=family,
-        hyper=hyper,
-        choices=choices,
-        help=manual,
-        summary=doc.splitlines()[0] if doc else "",
-        sections=sections,
-    )
+def _as(default: Any, value: Any) -> Any:
+    """Returns the value as the type of the default, where no number changes by it."""
+    value = value.item() if hasattr(value, "item") and not getattr(value, "shape", ()) else value
+    if isinstance(default, tuple) and isinstance(value, tuple | list):
+        alike = len({type(d) for d in default}) == 1
+        return tuple(_as(default[0] if alike else v, v) for v in value)
+    if isinstance(default, float) and type(value) is int:
+        return float(value)
+    if type(value) is not type(default):
+        raise TypeError
+    return value
 
 
 def _fine_tuned(text: str) -> tuple[str, ...]:
@@ -173,10 +188,3 @@ def _call(piece: str, spec: str) -> tuple[str, dict[str, Any]]:
     except (SyntaxError, ValueError):
         pass
     raise UserError(f"cannot read method '{spec}': write name or name(x=1), joined by ' | '")
-
-
-def _show(piece: Piece) -> str:
-    hyper, kwargs = piece.entry.hyper, piece.kwargs
-    values = {k: type(hyper[k])(kwargs[k]) for k in hyper if k in kwargs}  # 1 and 1.0 are one
-    given = [f"{k}={v!r}" for k, v in values.items() if v != hyper[k]]
-    return f"{piece.entry.name}({', '.join(given)})" if given else piece.entry.name

@@ -3,7 +3,17 @@
 from fedjax_nc import losses
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods.averaging import fedavg
-from fedjax_nc.methods.base import Context, Method, Part, Regulariser, Term, add, mix
+from fedjax_nc.methods.base import (
+    Context,
+    Method,
+    Part,
+    Regulariser,
+    Term,
+    above_zero,
+    add,
+    mix,
+    not_negative,
+)
 from fedjax_nc.methods.registry import base, regulariser
 from fedjax_nc.types import FEATURES, HeadSpec
 
@@ -25,6 +35,8 @@ def fedntd(*, beta: float = 1.0, tau: float = 1.0) -> Method:
       beta: weight of the distillation.
       tau: temperature of both softmaxes.
     """
+    not_negative("fedntd", beta=beta)
+    above_zero(tau=tau)
     return add(fedavg(), not_true(tau)._replace(weight=beta))
 
 
@@ -44,6 +56,8 @@ def moon(*, mu: float = 1.0, tau: float = 0.5, dim: int = 256) -> Method:
       tau: temperature of the similarities.
       dim: output width of the projector; 0 leaves the projector out, as FedDr+'s code.
     """
+    not_negative("moon", mu=mu, dim=dim)
+    above_zero(tau=tau)
     head = HeadSpec(projector=(FEATURES, dim) if dim else ())
     term = contrastive(tau)._replace(weight=mu)
     return add(fedavg()._replace(head=head), term, parts=(previous_model(),))
@@ -61,6 +75,8 @@ def moon_reg(*, beta: float = 0.9, tau: float = 0.5, dim: int = 0) -> Regularise
       tau: temperature of the similarities.
       dim: width of MOON's own projector under the head; 0 contrasts what the head already sees.
     """
+    not_negative("moon", beta=beta, dim=dim)
+    above_zero(tau=tau)
 
     def apply(method: Method) -> Method:
         if dim:
@@ -89,6 +105,8 @@ def kd(*, beta: float = 0.9, tau: float = 1.0) -> Regulariser:
       beta: share of the base loss.
       tau: temperature of both softmaxes.
     """
+    not_negative("kd", beta=beta)
+    above_zero(tau=tau)
 
     def fn(c: Context):
         return losses.masked_mean(losses.kd(c.out.logits, c.ref().logits, tau=tau), c.batch.mask)
@@ -110,6 +128,8 @@ def ntd(*, beta: float = 0.9, tau: float = 1.0) -> Regulariser:
       beta: share of the base loss.
       tau: temperature of both softmaxes.
     """
+    not_negative("ntd", beta=beta)
+    above_zero(tau=tau)
     return lambda method: mix(method, not_true(tau), beta=beta)
 
 
@@ -134,6 +154,7 @@ def ld(*, beta: float = 0.9) -> Regulariser:
     Args:
       beta: share of the base loss.
     """
+    not_negative("ld", beta=beta)
 
     def fn(c: Context):
         return losses.masked_mean(losses.logit_l2(c.out.logits, c.ref().logits), c.batch.mask)
@@ -152,6 +173,7 @@ def fd(*, beta: float = 0.9) -> Regulariser:
     Args:
       beta: share of the base loss.
     """
+    not_negative("fd", beta=beta)
 
     def fn(c: Context):
         values = losses.feature_l2(c.out.features, c.ref().features)

@@ -8,7 +8,19 @@ import jax.numpy as jnp
 from fedjax_nc import linalg, losses
 from fedjax_nc.methods import terms
 from fedjax_nc.methods.averaging import fedavg
-from fedjax_nc.methods.base import SGD, Context, Method, Phase, Posthoc, Repeat, Term, View, clipped
+from fedjax_nc.methods.base import (
+    SGD,
+    Context,
+    Method,
+    Phase,
+    Posthoc,
+    Repeat,
+    Term,
+    View,
+    above_zero,
+    clipped,
+    not_negative,
+)
 from fedjax_nc.methods.distillation import fd
 from fedjax_nc.methods.registry import base
 from fedjax_nc.types import CLASSES, Batch, HeadSpec, Model, Outputs, Weights
@@ -28,6 +40,7 @@ def fedbabu(*, finetune_epochs: int = 5) -> Method:
     Args:
       finetune_epochs: epochs of personal fine-tuning of the whole network.
     """
+    not_negative("fedbabu", finetune_epochs=finetune_epochs)
     ce = terms.cross_entropy()
     return fedavg()._replace(
         phases=(Phase((ce,), train=("body",)),), finetune=(Phase((ce,), epochs=finetune_epochs),)
@@ -47,6 +60,7 @@ def dot_regression(*, finetune_epochs: int = 5) -> Method:
     Args:
       finetune_epochs: epochs of personal fine-tuning of the body with the same loss.
     """
+    not_negative("dot_regression", finetune_epochs=finetune_epochs)
 
     def fn(c: Context):
         targets = terms.class_vectors(c)[c.batch.y]
@@ -78,6 +92,7 @@ def feddr_plus(
       finetune: loss of personal fine-tuning, L_DR alone or L_Dr+ (table 14).
       finetune_epochs: epochs of it.
     """
+    not_negative("feddr_plus", beta=beta, finetune_epochs=finetune_epochs)
     plain = dot_regression(finetune_epochs=finetune_epochs)
     method = fd(beta=beta)(plain)
     whole = tuple(p._replace(epochs=finetune_epochs) for p in method.phases)
@@ -99,6 +114,7 @@ def spherefed(*, calibrate: bool = False, finetune_epochs: int = 5) -> Method:
       calibrate: after the last round, solve for the head by least squares over everybody's data.
       finetune_epochs: epochs of personal fine-tuning of the body with the same loss.
     """
+    not_negative("spherefed", finetune_epochs=finetune_epochs)
 
     def fn(c: Context):
         return losses.masked_mean(losses.cosine_mse(c.out.logits, c.batch.y), c.batch.mask)
@@ -155,6 +171,8 @@ def fedgela(
       clip: norm at which the authors' form cuts gradients.
       finetune_epochs: epochs of personal fine-tuning with the same loss.
     """
+    not_negative("fedgela", clip=clip, finetune_epochs=finetune_epochs)
+    above_zero(temperature=temperature)
     ours = form == "authors"
 
     def fn(c: Context):
@@ -214,6 +232,7 @@ def fedetf(
       cycles: alternations of classifier and projector in fine-tuning.
       finetune_epochs: epochs of each of them.
     """
+    not_negative("fedetf", gamma=gamma, dim=dim, cycles=cycles, finetune_epochs=finetune_epochs)
 
     def fn(c: Context):
         strength = gamma if balanced else 0.0

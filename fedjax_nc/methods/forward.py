@@ -12,7 +12,16 @@ from fedjax_nc import losses
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods import terms
 from fedjax_nc.methods.averaging import fedavg
-from fedjax_nc.methods.base import Context, Method, Regulariser, Term, add, clipped, each_phase
+from fedjax_nc.methods.base import (
+    Context,
+    Method,
+    Regulariser,
+    Term,
+    add,
+    clipped,
+    each_phase,
+    not_negative,
+)
 from fedjax_nc.methods.registry import base, regulariser
 from fedjax_nc.types import Batch, Model, narrow
 
@@ -44,6 +53,7 @@ def fedalign(
       relative: scale the term by cross-entropy / term, both held constant.
       clip: norm at which gradients are cut; 0 does not.
     """
+    not_negative("fedalign", mu=mu, width=width, clip=clip)
     method = align(mu=mu, width=width, cut=cut, relative=relative)(fedavg())
     return each_phase(method, grad=clipped(clip))
 
@@ -63,6 +73,7 @@ def align(
       cut: give the narrow stage that share of its input's channels, or all of them.
       relative: scale the term by cross-entropy / term, both held constant.
     """
+    not_negative("align", mu=mu, width=width)
 
     def constant(before, after):
         return losses.spectral_norm(losses.transmitting_matrix(before, after))
@@ -110,6 +121,7 @@ def gradaug(*, mu: float = 1.75, subnets: int = 2, min_width: float = 0.8) -> Me
       subnets: how many sub-networks.
       min_width: least share of the channels.
     """
+    not_negative("gradaug", mu=mu, subnets=subnets, min_width=min_width)
 
     def fn(c: Context):
         x, teacher = c.batch.x, lax.stop_gradient(c.out.logits)
@@ -167,6 +179,7 @@ def mixup(*, gamma: float = 0.1) -> Method:
     Args:
       gamma: of the Beta distribution; 0 mixes nothing.
     """
+    not_negative("mixup", gamma=gamma)
     return mixup_reg(gamma=gamma)(fedavg())
 
 
@@ -180,6 +193,7 @@ def mixup_reg(*, gamma: float = 0.1) -> Regulariser:
     Args:
       gamma: of the Beta distribution; 0 mixes nothing.
     """
+    not_negative("mixup", gamma=gamma)
     if not gamma:
         return lambda method: method
     return lambda m: each_phase(m, augment=lambda batch, key: mixed(batch, key, gamma=gamma))

@@ -24,6 +24,7 @@ from fedjax_nc.methods.base import (
     above_zero,
     add,
     each_phase,
+    not_negative,
 )
 from fedjax_nc.methods.registry import base
 from fedjax_nc.types import Batch, Weights
@@ -44,6 +45,7 @@ def scaffold(*, server_lr: float = 1.0, adaptive: bool = True) -> Method:
       server_lr: step of the server along the mean update.
       adaptive: count momentum's effective steps in the control variate's divisor.
     """
+    not_negative("scaffold", server_lr=server_lr)
 
     def correct(value_and_grad, view: View):
         drift = tree.sub(view.shared["control"], view.client["control"])
@@ -113,7 +115,6 @@ def feddyn(
       squared: square the proximal norm, as the paper.
       weights: mean over clients and 1/N of the paper, or weights by size as FedETF's code.
     """
-
     above_zero(alpha=alpha)
 
     def linear(c: Context) -> jax.Array:
@@ -171,7 +172,7 @@ def fedsol(*, rho: float = 2.0, tau: float = 3.0) -> Method:
       rho: radius of the perturbation.
       tau: temperature of the divergence.
     """
-
+    not_negative("fedsol", rho=rho)
     above_zero(tau=tau)
 
     def divergence(c: Context) -> jax.Array:
@@ -222,6 +223,7 @@ def per_fedavg(
       beta: length of the outer step of plain SGD; 0 leaves it to the run's optimiser.
       batches: adapt on one half of the batch and learn from the other, or the same twice.
     """
+    not_negative("per_fedavg", alpha=alpha, beta=beta)
 
     def meta(value_and_grad, view: View):
         del view

@@ -20,6 +20,7 @@ from fedjax_nc.methods.base import (
     Setup,
     View,
     each_phase,
+    not_negative,
 )
 from fedjax_nc.methods.fixed_head import dot_regression
 from fedjax_nc.methods.registry import base, regulariser
@@ -104,6 +105,7 @@ def ditto(*, lam: float = 1.0, plain: bool = False) -> Method:
       lam: strength of the pull; 0 is local training.
       plain: steps of plain SGD, without the run's momentum and weight decay.
     """
+    not_negative("ditto", lam=lam)
     pull = terms.prox(lam)._replace(name="pull")
     method = each_phase(fedavg(), optimizer=SGD() if plain else None)
     (phase,) = method.phases
@@ -141,8 +143,8 @@ def fedala(*, eta: float = 1.0, share: float = 0.8, first: int = 11) -> Method:
       share: of the client's data that a pass over A sees.
       first: passes in a client's first round.
     """
-
-    if not 0 < share <= 1 or not first:
+    not_negative("fedala", eta=eta)
+    if not 0 < share <= 1 or first < 1:
         raise UserError(
             f"fedala with share = {share} and first = {first}: give a share above 0, at most 1, "
             "and at least one pass"
@@ -217,6 +219,7 @@ def ft(
       lr: of plain SGD; 0 leaves it to the run's optimiser and last learning rate.
       groups: what is trained.
     """
+    not_negative("ft", epochs=epochs, lr=lr)
     train = None if groups == "all" else (groups,)
     optimizer = SGD(lr) if lr else None
     phase = Phase((terms.cross_entropy(),), train, epochs=epochs, optimizer=optimizer)

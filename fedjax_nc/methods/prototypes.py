@@ -22,6 +22,7 @@ from fedjax_nc.methods.base import (
     above_zero,
     add,
     clipped,
+    not_negative,
 )
 from fedjax_nc.methods.registry import base
 from fedjax_nc.types import Batch, HeadSpec, Outputs, Weights
@@ -53,6 +54,7 @@ def fedproto(
       weighted: weigh a client's prototype by how many samples it is of.
       predict: personal prediction by the head or by the nearest prototype.
     """
+    not_negative("fedproto", lam=lam)
 
     def fn(c: Context) -> jax.Array:
         known, y = c.shared["prototypes"], c.batch.y
@@ -103,7 +105,7 @@ def fedfm(
       start: rounds without the term.
       matching: contrast with all anchors, or distance to the own one.
     """
-
+    not_negative("fedfm", lam=lam, start=start)
     above_zero(tau=tau)
 
     def fn(c: Context) -> jax.Array:
@@ -165,6 +167,7 @@ def fednh(
       clip: norm at which gradients are cut.
       form: prototypes as the authors' code or as FedETF's.
     """
+    not_negative("fednh", rho=rho, scale=scale, clip=clip)
     authors = form == "authors"
 
     def fn(c: Context) -> jax.Array:

@@ -8,7 +8,7 @@ from fedjax_nc import losses
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods import parts, terms
 from fedjax_nc.methods.averaging import fedavg
-from fedjax_nc.methods.base import Context, Method, Regulariser, Term, add
+from fedjax_nc.methods.base import Context, Method, Regulariser, Term, add, not_negative
 from fedjax_nc.methods.registry import base, regulariser
 from fedjax_nc.types import HeadSpec
 
@@ -40,6 +40,7 @@ def feddw(
       form: softmax of W W^T, or W W^T to first order around the received W, which is convex.
       bias: keep the bias of the last layer.
     """
+    not_negative("feddw", mu=mu)
     plain = fedavg()._replace(head=HeadSpec(bias=bias))
     return dw(mu=mu, rule=rule, decay=decay, form=form)(plain)
 
@@ -65,6 +66,7 @@ def dw(
       decay: divide mu by 10 in every ninth round.
       form: softmax of W W^T, or W W^T to first order around the received W.
     """
+    not_negative("dw", mu=mu)
 
     def fn(c: Context):
         soft, vectors = c.shared["soft_labels"], terms.class_vectors(c)
@@ -114,6 +116,7 @@ def feddistill(
       rule: how the server updates S, by FedDW's equation 7, as its code, or as FedGen's.
       form: the divergence, or what FedDW's code computes.
     """
+    not_negative("feddistill", gamma=gamma)
 
     def fn(c: Context):
         soft = c.shared["soft_labels"]

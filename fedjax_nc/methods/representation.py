@@ -17,6 +17,7 @@ from fedjax_nc.methods.base import (
     add,
     clipped,
     each_phase,
+    not_negative,
 )
 from fedjax_nc.methods.fixed_head import fedetf
 from fedjax_nc.methods.registry import base, regulariser
@@ -37,6 +38,7 @@ def feddecorr(*, beta: float = 0.1) -> Method:
     Args:
       beta: weight of the decorrelation.
     """
+    not_negative("feddecorr", beta=beta)
     return decorr(beta=beta)(fedavg())
 
 
@@ -53,6 +55,7 @@ def decorr(
       beta: weight of the decorrelation; 0.1 belongs to feddecorr, 0.005 to lddecorr.
       kind: FedDecorr's squared correlations or FedBlade's log-determinant.
     """
+    not_negative("decorr", beta=beta)
     return lambda method: add(method, decorrelation(kind)._replace(weight=beta))
 
 
@@ -86,6 +89,7 @@ def feduv(*, lam: float = 2.5, mu: float = 0.5) -> Method:
       lam: weight of the variance of softmax outputs.
       mu: weight of the uniformity of features.
     """
+    not_negative("feduv", lam=lam, mu=mu)
 
     def variance(c: Context):
         return losses.class_variance(c.out.logits, c.batch.mask)
@@ -126,7 +130,7 @@ def fedrcl(
       beta: weight of negatives in the denominator, by its logarithm over tau.
       clip: norm at which gradients are cut; 0 does not.
     """
-
+    not_negative("fedrcl", contrast=contrast, penalty=penalty, threshold=threshold, clip=clip)
     above_zero(tau=tau, beta=beta)
 
     def fn(c: Context):
@@ -178,6 +182,8 @@ def fedblade(
       absent: how a class the client does not have counts in both balanced losses.
       dim: width of the projector and the ETF; 0 means the number of classes.
     """
+    not_negative("fedblade", beta=beta, gamma=gamma, dim=dim)
+    above_zero(tau=tau)
 
     def align_projector(c: Context):
         known = c.shared["prototypes"]

@@ -1,0 +1,243 @@
+"""Files outside the package that add methods, regularisers, datasets and models.
+
+`read` finds what a file registers without importing it, so that flags and lists know it at once;
+`load` imports the files when a run needs them.
+"""
+
+import ast
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedjax_nc.errors import UserError
+from fedjax_nc.methods import catalogue
+from fedjax_nc.methods.entry import last_name, literal, literals
+
+GROUP = "fedjax_nc.plugins"  # the entry points whose modules are read
+# what a file may call: the catalogue it is in, and the records it adds to
+_REGISTER = {
+    "register_dataset": ("fedjax_nc.data.catalogue", "DATASETS"),
+    "register_model": ("fedjax_nc.models.catalogue", "MODELS"),
+}
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A file that was read."""
+
+    path: Path
+    name: str  # the module's, by which it is imported
+    dotted: bool  # found by that name, not by its path
+    content: bytes
+    records: list[tuple[str, str]] = field(default_factory=list)  # (register function, name)
+
+    @property
+    def sha256(self) -> str:
+        """The checksum of the file as it was read."""
+        return hashlib.sha256(self.content).hexdigest()
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Stands for an object of a file until the file is imported, which registers it again."""
+
+    expression: str
+    path: Path
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuses, since the object does not exist yet."""
+        raise UserError(
+            f"{self.expression} of {self.path} is needed before the file is imported: call "
+            "fedjax_nc.plugins.load() first"
+        )
+
+
+_READ: dict[Path, Plugin] = {}
+_LOADED: dict[Path, bytes] = {}  # path -> what was imported
+
+
+def read(names: Iterable[str] = ()) -> None:
+    """Reads plugins: paths of .py files, dotted names of modules, and all installed entry points.
+
+    The same file twice is one plugin; a file that has changed in between is read again.
+    """
+    for name in names:
+        _read(name)
+    for point in _entry_points():
+        try:
+            _read(point.module)
+        except UserError as error:
+            package = point.dist.name if point.dist else "a package"
+            raise UserError(f"{error} (entry point '{point.name}' of {package})") from None
+
+
+def load() -> None:
+    """Imports every plugin that was read and is not imported as it is now."""
+    for plugin in _READ.values():
+        _load(plugin)
+
+
+def record() -> list[dict[str, str]]:
+    """Returns the path or module and the checksum of every plugin, for run directories."""
+    return [
+        {"module": p.name, "sha256": p.sha256}
+        if p.dotted
+        else {"path": str(p.path), "sha256": p.sha256}
+        for p in _READ.values()
+    ]
+
+
+def forget() -> None:
+    """Removes every plugin and what it added, as if none had been read."""
+    for plugin in list(_READ.values()):
+        _forget(plugin)
+        _LOADED.pop(plugin.path, None)
+    _entry_points.cache_clear()
+
+
+@functools.cache
+def _entry_points() -> tuple[importlib.metadata.EntryPoint, ...]:
+    return tuple(importlib.metadata.entry_points(group=GROUP))
+
+
+def _read(name: str) -> None:
+    path, dotted = _find(name)
+    content = path.read_bytes()
+    old = _READ.get(path)
+    if old and old.content == content:
+        return
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError) as error:  # ValueError: a null byte
+        raise _broken(path, error, line=getattr(error, "lineno", None)) from None
+    if old:
+        _forget(old)
+    unique = f"fedjax_nc_plugin_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}_{path.stem}"
+    plugin = Plugin(path, name if dotted else unique, dotted=dotted, content=content)
+    _READ[path] = plugin
+    try:
+        methods = catalogue.read(tree, path, load=functools.partial(_load, plugin))
+        _read_records(tree, plugin)
+        if not methods and not plugin.records:
+            raise UserError(
+                f"plugin {path} registers nothing: decorate a function with fedjax_nc.base or "
+                "fedjax_nc.regulariser, or call register_dataset or register_model at its top level"
+            )
+    except UserError:
+        _forget(plugin)
+        raise
+
+
+def _find(name: str) -> tuple[Path, bool]:
+    """Returns the file of a plugin, and whether it was named as a module."""
+    if name.endswith(".py") or os.sep in name:
+        path = Path(name).expanduser().resolve()
+        if not path.is_file() or path.suffix != ".py":
+            raise UserError(f"plugin '{name}': there is no such Python file")
+        return path, False
+    try:
+        spec = importlib.util.find_spec(name)  # imports the packages around it, not the module
+    except (ImportError, ValueError):
+        spec = None
+    except Exception as error:
+        raise UserError(f"plugin '{name}': {_one_line(error)}") from None
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        near = f"give the file, {name}.py" if Path(f"{name}.py").is_file() else "is it installed?"
+        raise UserError(f"plugin '{name}': there is no such Python module: {near}")
+    return Path(spec.origin).resolve(), True
+
+
+def _read_records(tree: ast.Module, plugin: Plugin) -> None:
+    """Registers the datasets and models a file registers at its top level."""
+    constants = literals(tree)
+    for node in tree.body:
+        call = node.value if isinstance(node, ast.Expr | ast.Assign) else None
+        if not isinstance(call, ast.Call) or last_name(call.func) not in _REGISTER:
+            continue
+        function = last_name(call.func)
+        given = {keyword.arg: keyword.value for keyword in call.keywords}
+        given |= {"name": call.args[0]} if call.args else {}
+        values = {str(k): _value(v, constants, path=plugin.path) for k, v in given.items()}
+        name = values.pop("name", None)
+        where = f"plugin {plugin.path}, line {call.lineno}: {function}"
+        if None in given or len(call.args) > 1 or not isinstance(name, str):
+            raise UserError(f"{where}: write a name and keywords, the name as a literal")
+        module, _ = _REGISTER[function]
+        register = getattr(importlib.import_module(module), function)
+        try:
+            register(name, **values, source=str(plugin.path))
+        except TypeError as error:  # a keyword that does not exist or is missing
+            raise UserError(f"{where}: {_one_line(error)}") from None
+        plugin.records.append((function, name))
+
+
+def _value(node: ast.expr, constants: dict[str, Any], path: Path) -> Any:
+    try:
+        return literal(node, constants)
+    except ValueError:
+        return Pending(ast.unparse(node), path)
+
+
+def _load(plugin: Plugin) -> None:
+    """Imports a plugin unless the same content was imported before."""
+    before = _LOADED.get(plugin.path)
+    if before == plugin.content:
+        return
+    _LOADED[plugin.path] = plugin.content  # now, since the file may build what it registers
+    try:
+        if not plugin.dotted:
+            _import_file(plugin)
+        elif before and plugin.name in sys.modules:  # it has changed
+            importlib.reload(sys.modules[plugin.name])
+        else:
+            importlib.import_module(plugin.name)
+    except BaseException as error:
+        _LOADED.pop(plugin.path, None)
+        if isinstance(error, UserError | KeyboardInterrupt):
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [f.lineno for f in frames if f.filename == str(plugin.path)]
+        raise _broken(plugin.path, error, line=lines[-1] if lines else None) from error
+
+
+def _import_file(plugin: Plugin) -> None:
+    folder = str(plugin.path.parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # as for a script, but last: its neighbours hide nothing
+    spec = importlib.util.spec_from_file_location(plugin.name, plugin.path)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[plugin.name] = module
+    try:  # what was read, neither a later version nor one that Python has cached
+        exec(compile(plugin.content, str(plugin.path), "exec"), vars(module))
+    except BaseException:
+        del sys.modules[plugin.name]
+        raise
+
+
+def _forget(plugin: Plugin) -> None:
+    """Removes what a plugin added to the catalogues."""
+    catalogue.forget(str(plugin.path))
+    for function, name in plugin.records:
+        module, records = _REGISTER[function]
+        getattr(importlib.import_module(module), records).pop(name, None)
+    del _READ[plugin.path]
+
+
+def _broken(path: Path, error: BaseException, line: int | None) -> UserError:
+    place = f", line {line}" if line else ""
+    return UserError(f"plugin {path}{place}: {_one_line(error)}")
+
+
+def _one_line(error: BaseException) -> str:
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {' '.join(text.split())}"
