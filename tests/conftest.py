@@ -149,6 +149,14 @@ def _keep_devices():
     jax.devices()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _patient():
+    """Name nothing that is only waited for: whether a line comes would depend on the machine."""
+    from fedjax_nc.cli import console
+
+    console.PATIENCE = 1e6
+
+
 @pytest.fixture
 def refused(capfd, tmp_path):
     """Run a command that must be refused; its only line, without `error: `."""

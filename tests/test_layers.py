@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "figures": set(),
     "metrics": set(),
     "protocols": {"config", "errors", "methods.catalogue", "data.catalogue", "data.spec"},
+    "effects": {"config", "errors", "data.catalogue"},
     "host": {
         *("config", "errors", "types", "tree", "flops", "models", "data", "methods", "train"),
         *("analysis", "io", "figures", "protocols", "metrics"),
@@ -41,9 +42,10 @@ MAY_IMPORT = {
         *("train", "tree", "types"),
     },
     "cli": {
-        *("host", "study", "io", "config", "errors", "devices", "protocols", "data.catalogue"),
-        *("methods.catalogue", "models.catalogue"),
+        *("host", "study", "io", "figures", "config", "errors", "devices", "protocols", "effects"),
+        *("plugins", "data.catalogue", "data.prepare", "methods.catalogue", "models.catalogue"),
     },
+    "__main__": {"cli"},
 }
 ONLY_STANDARD_LIBRARY = (
     "errors.py",
@@ -58,6 +60,7 @@ ONLY_STANDARD_LIBRARY = (
     "data/spec.py",
     "models/catalogue.py",
     "protocols.py",
+    "effects.py",
     "study/options.py",
 )
 ONLY_JAX = ("types.py", "tree.py", "linalg.py")

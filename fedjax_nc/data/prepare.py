@@ -18,7 +18,7 @@ from typing import Any
 from fedjax_nc.data import prepared
 from fedjax_nc.data.catalogue import DATASETS, find, release_of
 from fedjax_nc.data.progress import track
-from fedjax_nc.errors import UserError
+from fedjax_nc.errors import UserError, command
 
 _TIMEOUT = 5  # seconds without an answer or without a byte
 
@@ -75,7 +75,7 @@ def _prepare_pictures(name: str, source: str | None, root: Path, side: int) -> s
     if source is None:
         raise UserError(
             f"{name} cannot be downloaded: give ImageNet's directory (with train and val), as "
-            f"python experiments/prepare_data.py {name} --from PATH"
+            f"{command('prepare')} {name} --from PATH"
         )
     if side < 1:
         raise UserError(f"--data.side={side}: give a number above zero")
@@ -144,7 +144,7 @@ def _download(name: str, folder: Path) -> None:
         except (OSError, http.client.HTTPException) as error:
             raise UserError(
                 f"cannot download {url} ({getattr(error, 'reason', error)}): fetch it elsewhere, "
-                f"then run: python experiments/prepare_data.py {name} --from PATH"
+                f"then run: {command('prepare')} {name} --from PATH"
             ) from error
 
 

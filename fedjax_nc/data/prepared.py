@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedjax_nc.data.catalogue import DATASETS, release_of
-from fedjax_nc.errors import UserError
+from fedjax_nc.errors import UserError, command
 
 INCOMPLETE = "incomplete."  # how the directory of a preparation under way begins
 
@@ -28,7 +28,7 @@ def data_dir(directory: str | None) -> Path:
 
 def remedy(name: str, root: Path) -> str:
     """The command that prepares a dataset."""
-    return f"run: python experiments/prepare_data.py {name} --data.dir {root}"
+    return f"run: {command('prepare')} {name} --data.dir {root}"
 
 
 def held(root: Path) -> list[str]:

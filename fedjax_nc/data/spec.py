@@ -70,8 +70,8 @@ class DatasetSpec:
     def origin(self) -> str:
         """Where the examples come from: the command that prepares them, or the source."""
         if self.subset:
-            return f"prepare_data.py {self.name} --from PATH"
-        return f"prepare_data.py {self.name}" if self.release else self.source
+            return f"prepare {self.name} --from PATH"
+        return f"prepare {self.name}" if self.release else self.source
 
 
 def kind_of(shape: tuple[int, ...]) -> Kind:

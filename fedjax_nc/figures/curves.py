@@ -35,25 +35,3 @@ def one_run(path: Path, rows: list[dict[str, Any]], title: str) -> None:
         axis.grid(alpha=0.3)
     figure.savefig(path, dpi=120)
     plt.close(figure)
-
-
-def together(path: Path, runs: dict[str, list[dict[str, Any]]], title: str) -> None:
-    """Global accuracy of several runs against rounds: every round faint, mean of five strong."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(8, 5), layout="constrained")
-    for i, (name, rows) in enumerate(runs.items()):
-        tested = [row for row in rows if "global_accuracy" in row]
-        rounds = [row["round"] for row in tested]
-        values = [100 * row["global_accuracy"] for row in tested]
-        smooth = [sum(values[max(0, j - 4) : j + 1]) / min(j + 1, 5) for j in range(len(values))]
-        axis.plot(rounds, values, color=f"C{i}", alpha=0.25, linewidth=1)
-        axis.plot(rounds, smooth, color=f"C{i}", linewidth=2, label=name)
-    axis.set(xlabel="round", ylabel="accuracy on the test set, per cent", title=title)
-    axis.legend(title="mean of five rounds; faint: each")
-    axis.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)

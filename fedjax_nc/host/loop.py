@@ -7,6 +7,7 @@ the next ones run.
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -38,6 +39,10 @@ class Reporter(Protocol):
 
     def note(self, message: str) -> None:
         """Says something once."""
+        ...
+
+    def waiting(self, what: str) -> AbstractContextManager[None]:
+        """Says what is being waited for."""
         ...
 
     def start(self, seeds: tuple[int, ...]) -> None:

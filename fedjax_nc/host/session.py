@@ -1,7 +1,6 @@
 """A run from what is asked for to what it comes to: on disk, where it resumes, or in memory."""
 
 import contextlib
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,8 +66,8 @@ def run_seeds(request: Request, reporter: Reporter) -> list[Outcome]:
         else:
             left.append(cfg)
     for group in [left] if request.seeds_parallel and left else [[cfg] for cfg in left]:
-        reporter.note(f"reading {group[0].dataset}")
-        job = assemble(*group, given=request.given, strict=request.strict)
+        with reporter.waiting(f"reading {group[0].dataset} and building {group[0].model}"):
+            job = assemble(*group, given=request.given, strict=request.strict)
         outcomes = _train(job, request, reporter=reporter, places=places)
         found |= {outcome.config.seed: outcome for outcome in outcomes}
     return [found[cfg.seed] for cfg in request.configs]
@@ -82,12 +81,14 @@ def _finished(
     cfg: RunConfig, directory: Path | None, request: Request, reporter: Reporter
 ) -> Outcome | None:
     """Returns a run that is there already."""
-    if directory is None or request.overwrite or not (directory / "summary.json").exists():
+    if directory is None or request.overwrite:
+        return None
+    track = request.track
+    found = rundir.finished(directory, track=track.names, track_every=track.every)
+    if found is None:
         return None
     reporter.note(f"already finished: {directory} (--overwrite starts again)")
-    summary = json.loads((directory / "summary.json").read_text())
-    rows = records.read(directory / "metrics.jsonl")
-    return Outcome(cfg, rows, summary=summary, directory=directory)
+    return Outcome(cfg, found[0], summary=found[1], directory=directory)
 
 
 def _train(
