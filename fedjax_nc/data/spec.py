@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from fedjax_nc.errors import command
+
 # What the examples look like, by which protocols choose a network and an augmentation: small grey
 # pictures, pictures of some ten pixels, large ones, or rows of word ids.
 Kind = Literal["digits", "images", "photographs", "text"]
@@ -70,8 +72,8 @@ class DatasetSpec:
     def origin(self) -> str:
         """Where the examples come from: the command that prepares them, or the source."""
         if self.subset:
-            return f"prepare {self.name} --from PATH"
-        return f"prepare {self.name}" if self.release else self.source
+            return f"{command('prepare')} {self.name} --from PATH"
+        return f"{command('prepare')} {self.name}" if self.release else self.source
 
 
 def kind_of(shape: tuple[int, ...]) -> Kind:

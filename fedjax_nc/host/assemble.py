@@ -205,7 +205,7 @@ def first_state(job: Job) -> State:
     return place(job, stack_states([state_of_seed(job, i) for i in range(len(job.configs))]))
 
 
-def state_of_seed(job: Job, number: int) -> State:
+def state_of_seed(job: Job, number: int = 0) -> State:
     """Returns one seed's state before round one, without the axis of seeds.
 
     Client state above `--execution.client_state_mb` stays in host memory, as numpy arrays.

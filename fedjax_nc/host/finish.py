@@ -9,7 +9,8 @@ import numpy as np
 from fedjax_nc.figures import bias, curves
 from fedjax_nc.host import records
 from fedjax_nc.host.assemble import Job
-from fedjax_nc.host.loop import Reporter, Seed, tested_weights
+from fedjax_nc.host.loop import Seed, tested_weights
+from fedjax_nc.host.reporting import Reporter
 from fedjax_nc.io import files
 from fedjax_nc.metrics import measure
 from fedjax_nc.train import schedule

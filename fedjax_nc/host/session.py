@@ -21,7 +21,8 @@ from fedjax_nc.host.assemble import (
     state_of_seed,
 )
 from fedjax_nc.host.finish import finish
-from fedjax_nc.host.loop import NO_TRACK, Reporter, Seed, train_rounds
+from fedjax_nc.host.loop import NO_TRACK, Seed, train_rounds
+from fedjax_nc.host.reporting import Reporter
 from fedjax_nc.host.track import Track
 from fedjax_nc.io import checkpoint, records, rundir
 from fedjax_nc.train import seeds as axis

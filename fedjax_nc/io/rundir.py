@@ -24,10 +24,15 @@ _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "tensorflow-d
 
 
 def path_of(out: str, cfg: config.RunConfig) -> Path:
-    """runs/{dataset}-{partition}/{method}/{confighash}/seed{k}."""
-    method = "".join(c if c.isalnum() or c in "._=," else "-" for c in cfg.method.replace(" ", ""))
-    data = f"{cfg.dataset}-{config.partition_name(cfg.data)}"
-    return Path(out) / data / method / config.config_hash(cfg) / f"seed{cfg.seed}"
+    """Returns a seed's directory: runs/{dataset}-{partition}/{method}/{confighash}/seed{k}."""
+    dataset = Path(cfg.dataset).stem if cfg.dataset.endswith(".npz") else cfg.dataset
+    data = f"{_safe(dataset)}-{_safe(config.partition_name(cfg.data))}"
+    return Path(out) / data / _safe(cfg.method) / config.config_hash(cfg) / f"seed{cfg.seed}"
+
+
+def _safe(name: str) -> str:
+    """Returns a name that is one part of a path on every system."""
+    return "".join(c if c.isalnum() or c in "._=,@" else "-" for c in name.replace(" ", ""))
 
 
 def check(directory: Path, cfg: config.RunConfig, *, overwrite: bool) -> None:
