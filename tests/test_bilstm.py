@@ -147,7 +147,10 @@ def test_two_rounds_on_reviews(method, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data = tmp_path / "data"
     prepare.prepare(
-        "imdb_reviews", str(write_reviews(tmp_path / "aclImdb", 12)), str(data), official=False
+        "imdb_reviews",
+        str(write_reviews(tmp_path / "aclImdb", 12)),
+        directory=str(data),
+        official=False,
     )
     argv = [f"--method={method}", *FEW, "--data.length=6", f"--data.dir={data}"]
     assert main.train([*argv, f"--out={tmp_path}"]) == 0

@@ -37,7 +37,7 @@ def small(tmp_path):
     path = tmp_path / "data" / release_of("mnist").layout
     path.mkdir(parents=True)
     splits = {"train": split(300), "test": split(50)}
-    prepare.write("mnist", sources.Source({"label": None}, splits), path)
+    prepare.write("mnist", sources.Source({"label": None}, splits), folder=path)
     return tmp_path / "data"
 
 

@@ -112,7 +112,7 @@ def _own_cache(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", NAMES)
 def test_prepared_data_is_read_by_tfds_and_by_load(name, tmp_path):
     source, root = release(name, tmp_path / "release"), tmp_path / "data"
-    said = prepare.prepare(name, str(source), str(root), official=False)
+    said = prepare.prepare(name, str(source), directory=str(root), official=False)
     assert str(root / release_of(name).layout) in said
     assert not list(root.glob("**/*incomplete*"))
     given = sources.read(name, source, official=False)
@@ -147,7 +147,7 @@ def test_prepared_data_is_read_by_tfds_and_by_load(name, tmp_path):
         np.testing.assert_array_equal(train["train_00000"]["image"], picture.transpose(1, 2, 0))
         assert train["train_00000"]["label"] == first[skip - 1]
         assert name == "cifar10" or train["train_00000"]["coarse_label"] == first[0]
-    assert "already prepared" in prepare.prepare(name, None, str(root))
+    assert "already prepared" in prepare.prepare(name, None, directory=str(root))
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
@@ -202,15 +202,15 @@ def test_an_archive_equals_its_folder(name, tmp_path):
 def test_files_that_are_not_the_official_ones(name, kind, message, tmp_path):
     source = release(name, tmp_path / "release", kind or "binary")
     with pytest.raises(UserError, match=message):
-        prepare.prepare(name, str(source), str(tmp_path / "data"))
+        prepare.prepare(name, str(source), directory=str(tmp_path / "data"))
     assert not list((tmp_path / "data").rglob("*")), "a failed run left something"
 
 
 def test_read_back_notices_a_wrong_label(tmp_path):
     source = sources.read("mnist", release("mnist", tmp_path / "release"), official=False)
     (tmp_path / "out").mkdir()
-    prepare.write("mnist", source, tmp_path / "out")
-    prepare.read_back("mnist", source, tmp_path / "out")
+    prepare.write("mnist", source, folder=tmp_path / "out")
+    prepare.read_back("mnist", source, folder=tmp_path / "out")
     labels, examples = source.splits["test"]
 
     def altered():
@@ -219,14 +219,16 @@ def test_read_back_notices_a_wrong_label(tmp_path):
 
     source.splits["test"] = sources.Split(labels, altered)
     with pytest.raises(UserError, match="1 examples of mnist test came back different"):
-        prepare.read_back("mnist", source, tmp_path / "out")
+        prepare.read_back("mnist", source, folder=tmp_path / "out")
 
 
 def test_a_picture_that_cannot_be_decoded(tmp_path):
     source = release("tiny_imagenet", tmp_path / "release")
     next(source.glob("train/*/images/*_1.JPEG")).write_bytes(b"not a jpeg")
     with pytest.raises(UserError, match="an image is damaged"):
-        prepare.prepare("tiny_imagenet", str(source), str(tmp_path / "data"), official=False)
+        prepare.prepare(
+            "tiny_imagenet", str(source), directory=str(tmp_path / "data"), official=False
+        )
     assert not list((tmp_path / "data").rglob("*"))
 
 
@@ -239,7 +241,7 @@ def slow(pixels):
     time.sleep(0.5)
     return real(pixels)
 prepare.encode_png = slow
-prepare.prepare("mnist", sys.argv[1], sys.argv[2], official=False)
+prepare.prepare("mnist", sys.argv[1], directory=sys.argv[2], official=False)
 """
 
 
@@ -249,25 +251,25 @@ def test_killed_preparation_leaves_nothing_prepared(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "encoding\n"
         with pytest.raises(UserError, match="another process is preparing mnist"):
-            prepare.prepare("mnist", str(source), str(root), official=False)
+            prepare.prepare("mnist", str(source), directory=str(root), official=False)
         time.sleep(0.2)
         os.kill(process.pid, signal.SIGKILL)
     assert not (root / "mnist/3.0.1").exists()
     assert len(list((root / "mnist").glob("incomplete.*"))) == 1
     with pytest.raises(UserError, match="half-prepared"):
         datasets.load("mnist", str(root))
-    prepare.prepare("mnist", str(source), str(root), official=False)
+    prepare.prepare("mnist", str(source), directory=str(root), official=False)
     assert not list((root / "mnist").glob("incomplete.*"))
     assert len(datasets.load("mnist", str(root)).train_y) == 12
 
 
 def test_a_damaged_target_is_not_called_prepared(tmp_path):
     source, root = release("mnist", tmp_path / "release"), tmp_path / "data"
-    prepare.prepare("mnist", str(source), str(root), official=False)
+    prepare.prepare("mnist", str(source), directory=str(root), official=False)
     shard = next((root / "mnist/3.0.1").glob("*train.array_record*"))
     shard.write_bytes(shard.read_bytes()[:100])
     with pytest.raises(UserError, match=f"half-prepared.*delete {root / 'mnist/3.0.1'}"):
-        prepare.prepare("mnist", str(source), str(root), official=False)
+        prepare.prepare("mnist", str(source), directory=str(root), official=False)
 
 
 FASHION = (
@@ -284,13 +286,13 @@ def test_one_record_adds_a_dataset(layout, tmp_path, monkeypatch):
     monkeypatch.setitem(DATASETS, "fashion_mnist", spec)
     source, root = release("mnist", tmp_path / "release"), tmp_path / "data"
     with pytest.raises(UserError, match="train split has 12 examples, 1 to 2 per class"):
-        prepare.prepare("fashion_mnist", str(source), str(root))
-    said = prepare.prepare("fashion_mnist", str(source), str(root), official=False)
+        prepare.prepare("fashion_mnist", str(source), directory=str(root))
+    said = prepare.prepare("fashion_mnist", str(source), directory=str(root), official=False)
     assert said == f"fashion_mnist is prepared in {root / layout} (12 train, 5 test)"
     data = datasets.load("fashion_mnist", str(root))
     assert data.train_x.shape == (12, 28, 28, 1)
     assert sorted(data.test_y) == [0, 1, 2, 3, 4]
-    assert "already prepared" in prepare.prepare("fashion_mnist", None, str(root))
+    assert "already prepared" in prepare.prepare("fashion_mnist", None, directory=str(root))
     with pytest.raises(UserError, match=f"no mnist in .*it holds {layout.split('/')[0]}"):
         datasets.load("mnist", str(root))
 
@@ -337,7 +339,7 @@ def test_no_network(tmp_path, monkeypatch):
     use_urls(monkeypatch, "cifar10", ["http://127.0.0.1:9/cifar-10-binary.tar.gz"])
     start = time.time()
     with pytest.raises(UserError, match=r"cannot download http://127.0.0.1:9.*--from PATH"):
-        prepare.prepare("cifar10", None, str(tmp_path / "data"))
+        prepare.prepare("cifar10", None, directory=str(tmp_path / "data"))
     assert time.time() - start < 10
     assert not list((tmp_path / "data").rglob("*"))
 
@@ -353,8 +355,8 @@ def test_a_download_is_checked_and_prepared(tmp_path, monkeypatch):
         urls.append(file.as_uri())
     use_urls(monkeypatch, "mnist", urls)
     with pytest.raises(UserError, match="train-images-idx3-ubyte has md5"):
-        prepare.prepare("mnist", None, str(tmp_path / "data"))
-    prepare.prepare("mnist", None, str(tmp_path / "data"), official=False)
+        prepare.prepare("mnist", None, directory=str(tmp_path / "data"))
+    prepare.prepare("mnist", None, directory=str(tmp_path / "data"), official=False)
     assert len(datasets.load("mnist", str(tmp_path / "data")).train_y) == 12
     assert not list((tmp_path / "data").rglob("download*"))
 

@@ -21,7 +21,7 @@ class Arrays(NamedTuple):
     test_y: np.ndarray
 
 
-def check(given: Sequence[Any], where: str) -> Arrays:
+def check(given: Any, where: str) -> Arrays:
     """Refuses arrays that are no dataset, and brings others into the form that rounds compute on.
 
     Images are [n, h, w] or [n, h, w, c]. Those of uint8 stay as they are; whole numbers from 0 to
@@ -36,10 +36,9 @@ def check(given: Sequence[Any], where: str) -> Arrays:
     Returns:
       The same examples in the same order.
     """
-    if len(given) != 4:
-        raise UserError(
-            f"{where}: {len(given)} arrays were given: give train_x, train_y, test_x and test_y"
-        )
+    if not isinstance(given, Sequence) or len(given) != 4:
+        count = f"{len(given)} arrays" if isinstance(given, Sequence) else type(given).__name__
+        raise UserError(f"{where}: {count}: give train_x, train_y, test_x and test_y")
     named = {name: _plain(array) for name, array in zip(Arrays._fields, given, strict=True)}
     for split in ("train", "test"):
         x, y = named[f"{split}_x"], named[f"{split}_y"]

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 from fedjax_nc.config import Data
@@ -39,6 +40,13 @@ def find(name: str) -> DatasetSpec:
     if name not in DATASETS:
         raise unknown("dataset", name, allowed=DATASETS)
     return DATASETS[name]
+
+
+def short_name(name: str) -> str:
+    """Returns a name for directories and titles: a file's without its folder and ending."""
+    if name.startswith(HUB):
+        return re.sub(r"\W+", "-", name[len(HUB) :]).strip("-")
+    return Path(name).stem if is_own(name) else name
 
 
 def release_of(name: str) -> Release:

@@ -49,7 +49,7 @@ def load(name: str, side: int) -> tuple[np.ndarray, ...]:
 
 
 def _are_known(labels: np.ndarray) -> bool:
-    return labels.dtype.kind in "iu" and labels.size > 0 and labels.min() >= 0
+    return labels.dtype.kind in "iu" and labels.size > 0 and bool(labels.min() >= 0)
 
 
 def _library(name: str) -> Any:

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import Any, NamedTuple
 
 from fedjax_nc.data.spec import DatasetSpec, kind_of
 from fedjax_nc.errors import UserError
@@ -113,7 +113,7 @@ def _opened(path: str) -> Iterator[zipfile.ZipFile]:
         raise UserError(f"cannot read '{path}' as an .npz file: {error}") from error
 
 
-def _header(stream: IO[bytes]) -> Header:
+def _header(stream: Any) -> Header:
     magic, major = stream.read(6), stream.read(2)[0]
     if magic != b"\x93NUMPY":
         raise ValueError("it holds something else than arrays")

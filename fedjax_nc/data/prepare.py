@@ -24,9 +24,26 @@ _TIMEOUT = 5  # seconds without an answer or without a byte
 
 
 def prepare(
-    name: str, source: str | None, directory: str | None, official: bool = True, side: int = 224
+    name: str,
+    source: str | None = None,
+    *,
+    directory: str | None = None,
+    official: bool = True,
+    side: int = 224,
 ) -> str:
-    """Prepare one dataset and say what was done; nothing is done twice."""
+    """Prepares a dataset, unless that is done or not needed.
+
+    Args:
+      name: of the dataset.
+      source: the official archive, a directory with it or with its files, or ImageNet's directory;
+        by default the release is downloaded.
+      directory: where prepared data is kept; by default TFDS_DATA_DIR, then ~/tensorflow_datasets.
+      official: False leaves out checksums and counts, for small releases in tests.
+      side: of ImageNet's pictures.
+
+    Returns:
+      What was done, in a sentence.
+    """
     spec = find(name)
     if spec.subset:
         return _prepare_pictures(name, source, root=prepared.data_dir(directory), side=side)
@@ -66,7 +83,7 @@ def prepare(
 
 
 def _prepare_pictures(name: str, source: str | None, root: Path, side: int) -> str:
-    """Decode a subset of a local ImageNet, which nobody may download without an account."""
+    """Decodes a subset of a local ImageNet, which nobody may download without an account."""
     from fedjax_nc.data import imagenet
 
     target = root / name / str(side)
@@ -96,7 +113,7 @@ def _prepare_pictures(name: str, source: str | None, root: Path, side: int) -> s
 
 @contextmanager
 def _workplace(name: str, parent: Path) -> Iterator[Path]:
-    """A locked directory beside the target, gone afterwards; those of killed runs are removed."""
+    """Gives a locked directory beside the target, and removes it and those of killed runs."""
     try:
         parent.mkdir(parents=True, exist_ok=True)
         for old in parent.glob(f"{prepared.INCOMPLETE}*"):
@@ -148,8 +165,8 @@ def _download(name: str, folder: Path) -> None:
             ) from error
 
 
-def write(name: str, source: Any, folder: Path) -> None:
-    """Write a `sources.Source` as TFDS would, in TFDS's own order and file names.
+def write(name: str, source: Any, *, folder: Path) -> None:
+    """Writes a `sources.Source` as TFDS would, in its own order and under its file names.
 
     TFDS encodes images through TensorFlow only when it is given arrays, so it is given png bytes.
     """
@@ -224,7 +241,7 @@ def _features(name: str, source: Any) -> Any:
 
 
 def encode_png(pixels: Any) -> bytes:
-    """A picture as png: at this level 2 % larger than the smallest, and a tenth faster."""
+    """Encodes a picture as png, at a level 2 % larger than the smallest and a tenth faster."""
     from PIL import Image
 
     stream = io.BytesIO()
@@ -232,8 +249,8 @@ def encode_png(pixels: Any) -> bytes:
     return stream.getvalue()
 
 
-def read_back(name: str, source: Any, folder: Path) -> None:
-    """Read every written example and compare pixels, text and labels with the release."""
+def read_back(name: str, source: Any, *, folder: Path) -> None:
+    """Reads every written example and compares pixels, text and labels with the release."""
     from fedjax_nc.data.decode import decode_image, records
 
     def digest(example: dict[str, Any], content: bytes) -> bytes:

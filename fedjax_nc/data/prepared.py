@@ -21,18 +21,18 @@ class Prepared(NamedTuple):
 
 
 def data_dir(directory: str | None) -> Path:
-    """The data directory: as given, else $TFDS_DATA_DIR, else ~/tensorflow_datasets."""
+    """Returns the data directory: as given, else $TFDS_DATA_DIR, else ~/tensorflow_datasets."""
     chosen = directory or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     return Path(chosen).expanduser().absolute()
 
 
 def remedy(name: str, root: Path) -> str:
-    """The command that prepares a dataset."""
-    return f"run: {command('prepare')} {name} --data.dir {root}"
+    """Returns the command that prepares a dataset, as an advice."""
+    return f"run: python experiments/prepare_data.py {name} --data.dir {root}"
 
 
 def held(root: Path) -> list[str]:
-    """The names of the prepared datasets below a data directory."""
+    """Returns the names of the prepared datasets below a data directory."""
     found = [*root.glob("*/*/dataset_info.json"), *root.glob("*/*/*/dataset_info.json")]
     return sorted({path.relative_to(root).parts[0] for path in found})
 
@@ -59,7 +59,7 @@ def _json(path: Path, broken: str) -> dict:
 
 
 def locate(name: str, root: Path) -> Path:
-    """The directory of a dataset, or an error that says what the data directory holds instead."""
+    """Returns the directory of a dataset, or says what the data directory holds instead."""
     release = release_of(name)
     if not root.is_dir():
         raise UserError(f"data directory {root} does not exist: {remedy(name, root)}")
@@ -98,7 +98,7 @@ def _same_dataset(name: str, info: dict, features: dict) -> str | None:
 
 
 def inspect(name: str, root: Path) -> Prepared:
-    """Find a dataset and check it from its file list alone: cheap enough for every start."""
+    """Finds a dataset and checks it from its file list alone: cheap enough for every start."""
     path, release = locate(name, root), release_of(name)
     again = f"delete {path}, then {remedy(name, root)}"
     broken = f"{path} is half-prepared ({{}}): {again}"
@@ -134,8 +134,8 @@ def inspect(name: str, root: Path) -> Prepared:
     )
 
 
-def check_shards(name: str, root: Path, prepared: Prepared) -> None:
-    """Ask every shard file how many examples it holds: a cut file says fewer."""
+def check_shards(name: str, root: Path, *, prepared: Prepared) -> None:
+    """Asks every shard file how many examples it holds; one that was cut says fewer."""
     from array_record.python.array_record_module import ArrayRecordReader
 
     for files in prepared.shards.values():
