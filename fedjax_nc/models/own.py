@@ -63,7 +63,6 @@ def model(
         norm=norm if isinstance(norm, str) else OWN,
         min_size=min_size,
         text=text,
-        source=kind.__module__,
     )
 
 
