@@ -16,11 +16,12 @@ from jax.interpreters import partial_eval
 
 def count(fn: Callable[..., Any], *args: Any) -> int:
     """Counts the operations of products and convolutions in fn(*args), two for a multiply-add."""
-    used, _ = partial_eval.dce_jaxpr(jax.make_jaxpr(fn)(*args).jaxpr, True)
+    closed: Any = jax.make_jaxpr(fn)(*args)
+    used, _ = partial_eval.dce_jaxpr(getattr(closed, "jaxpr", closed), True)  # one since jax 0.12
     return _count(used)
 
 
-def _count(jaxpr: core.Jaxpr) -> int:
+def _count(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> int:
     total = 0
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
@@ -32,10 +33,10 @@ def _count(jaxpr: core.Jaxpr) -> int:
         elif name == "conv_general_dilated":
             total += 2 * _convolution(eqn.params["dimension_numbers"], *shapes)
         elif name == "while":
-            if _count(eqn.params["body_jaxpr"].jaxpr):
+            if _count(eqn.params["body_jaxpr"]):
                 raise ValueError("a while loop's length is unknown: count its body instead")
         elif name == "cond":
-            total += max(_count(branch.jaxpr) for branch in eqn.params["branches"])
+            total += max(_count(branch) for branch in eqn.params["branches"])
         else:
             times = eqn.params["length"] if name == "scan" else 1
             total += times * sum(_count(j) for j in _inner(eqn.params))
@@ -50,12 +51,9 @@ def _convolution(numbers: Any, x: Any, kernel: Any, y: Any) -> int:
     return taps * batch * features * math.prod(map(min, sides, inputs))
 
 
-def _inner(params: dict[str, Any]) -> list[core.Jaxpr]:
+def _inner(params: dict[str, Any]) -> list[core.Jaxpr | core.ClosedJaxpr]:
     found = []
     for value in params.values():
-        for item in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(item, core.ClosedJaxpr):
-                found.append(item.jaxpr)
-            elif isinstance(item, core.Jaxpr):
-                found.append(item)
+        items = value if isinstance(value, tuple | list) else (value,)
+        found += [item for item in items if isinstance(item, core.Jaxpr | core.ClosedJaxpr)]
     return found
