@@ -70,7 +70,8 @@ def main(argv: list[str]) -> int:
         return exit_with(error)
     print(markdown(runs))
     if given.to:
-        curves.together(Path(given.to), {name: rows for name, rows, _ in runs}, title=given.title)
+        groups = {name: [rows] for name, rows, _ in runs}
+        curves.together(groups, title=given.title).savefig(given.to, dpi=120)
         print(f"\nwritten: {given.to}", file=sys.stderr)
     return 0
 

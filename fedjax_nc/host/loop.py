@@ -148,7 +148,7 @@ def _run(
             reported.summarise(cfg, seed.rows, traffic=(up, down), seeds=len(seeds)) | own | after
         )
         title = f"{cfg.method} on {cfg.dataset} ({cfg.model}, seed {cfg.seed})"
-        curves.one_run(seed.directory / "curves.png", seed.rows, title=title)
+        curves.one_run(seed.rows, title).savefig(seed.directory / "curves.png", dpi=120)
         bias.labels(counts[number % len(counts)], title).savefig(seed.directory / "labels.png")
         text = json.dumps(summary, indent=2) + "\n"
         rundir.write_atomically(seed.directory / "summary.json", text)
