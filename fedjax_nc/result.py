@@ -12,6 +12,7 @@ import numpy as np
 from fedjax_nc import tables
 from fedjax_nc.config import RunConfig
 from fedjax_nc.errors import UserError
+from fedjax_nc.host.assemble import NOTHING
 from fedjax_nc.host.session import Outcome
 from fedjax_nc.io import checkpoint
 from fedjax_nc.types import Weights
@@ -55,8 +56,7 @@ class Result:
         first = self._tested[0][0]
         names = [k for k, v in first.items() if isinstance(v, float) and k not in _NO_METRIC]
         return {
-            name: np.array([[row[name] for row in rows] for rows in self._tested])
-            for name in names
+            name: np.array([[row[name] for row in rows] for rows in self._tested]) for name in names
         }
 
     @property
@@ -113,13 +113,24 @@ class Result:
           seed: which one; by default the first.
           **options: the flags of `analyse`, such as examples=500.
         """
-        from fedjax_nc.study import analyse_outcome
+        from fedjax_nc.study import analyse as analyses
+        from fedjax_nc.study.options import STUDIES, Options
+        from fedjax_nc.study.subject import Subject, load
 
         chosen = self.seeds[0] if seed is None else seed
         if chosen not in self.seeds:
             raise UserError(f"seed {chosen} was not run: choose from {self.seeds}")
         outcome = self.outcomes[self.seeds.index(chosen)]
-        return analyse_outcome(outcome, studies, options)
+        if outcome.directory is not None and outcome.given == NOTHING:
+            subject = outcome.directory
+        elif outcome.job is not None and outcome.state is not None:
+            subject = Subject(
+                job=outcome.job, state=outcome.state, rows=outcome.rows, options=Options()
+            )
+        else:
+            assert outcome.directory is not None
+            subject = load(outcome.directory, Options(), given=outcome.given)
+        return analyses.analyse_run(subject, studies or STUDIES, **options)
 
     @cached_property
     def _tested(self) -> list[list[dict[str, Any]]]:
@@ -146,9 +157,7 @@ def plot(*results: Result, title: str = "") -> "Figure":
 def _apart(configs: Sequence[RunConfig]) -> list[str]:
     """Returns a name for each configuration; equal methods are told apart by their number."""
     names = [cfg.method for cfg in configs]
-    return [
-        name if names.count(name) == 1 else f"{name} ({i + 1})" for i, name in enumerate(names)
-    ]
+    return [name if names.count(name) == 1 else f"{name} ({i + 1})" for i, name in enumerate(names)]
 
 
 def _weights(outcome: Outcome) -> Weights:
