@@ -181,11 +181,23 @@ def _filled(kind: Any, content: dict[str, Any]) -> Any:
     return kind(**values)
 
 
+# Settings that change no number: where data lies, when a run saves, where examples are kept.
+_FREE = {"data": ("dir",), "execution": ("checkpoint_every", "pool_mb")}
+
+
+def identity(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns a configuration's plain form with all that can change a number."""
+    left = dict(content)
+    for group, names in _FREE.items():
+        if isinstance(left.get(group), dict):
+            left[group] = {k: v for k, v in left[group].items() if k not in names}
+    return left
+
+
 def config_hash(config: RunConfig) -> str:
     """Eight characters that name the configuration: all that can change a number, but the seed."""
-    content = to_dict(config)
-    del content["seed"], content["data"]["dir"], content["execution"]["checkpoint_every"]
-    del content["execution"]["pool_mb"]  # the same bits wherever examples are
+    content = identity(to_dict(config))
+    del content["seed"]
     file = Path(config.data.partition_file or "")
     if file.is_file():  # another partition in the same file is another configuration
         content["data"]["partition_content"] = hashlib.sha256(file.read_bytes()).hexdigest()

@@ -30,10 +30,11 @@ MAY_IMPORT = {
     "analysis": {"train", "losses", "linalg", "tree", "types"},
     "io": {"config", "errors", "types"},
     "figures": set(),
+    "metrics": set(),
     "protocols": {"config", "errors", "methods.catalogue"},
     "host": {
         *("config", "errors", "types", "tree", "flops", "models", "data", "methods", "train"),
-        *("analysis", "io", "figures", "protocols"),
+        *("analysis", "io", "figures", "protocols", "metrics"),
     },
     "study": {
         *("host", "analysis", "figures", "io", "config", "errors", "linalg", "losses", "methods"),

@@ -1,6 +1,5 @@
 """The commands: parse first, then import jax, then run."""
 
-import json
 import os
 import sys
 from functools import partial
@@ -9,7 +8,6 @@ from typing import Any
 
 from fedjax_nc import devices
 from fedjax_nc.cli import flags
-from fedjax_nc.config import RunConfig
 from fedjax_nc.errors import UserError
 
 
@@ -33,7 +31,7 @@ def train(argv: list[str]) -> int:
             from fedjax_nc.cli import console
             from fedjax_nc.host import assemble, dry_run
 
-            prepared = assemble.prepare(command.configs[0], strict=command.strict)
+            prepared = assemble.assemble(command.configs[0], strict=command.strict)
             console.show_facts("Dry run: nothing is trained or written", dry_run.facts(prepared))
             return 0
         summaries = run(command)
@@ -101,47 +99,23 @@ def analyse(argv: list[str]) -> int:
 
 
 def run(command: flags.Command) -> list[dict[str, Any]]:
-    """All seeds of a command: their summaries, from disk where they are finished."""
-    from fedjax_nc.io import rundir
-
-    for cfg in command.configs:  # all of them before the first is trained
-        rundir.check(rundir.path_of(command.out, cfg), cfg, overwrite=command.overwrite)
-    configs = command.configs
-    groups = [configs] if command.seeds_parallel else [(cfg,) for cfg in configs]
-    found = [summary for group in groups for summary in _run(group, command)]
-    return sorted(found, key=lambda summary: [cfg.seed for cfg in configs].index(summary["seed"]))
-
-
-def _run(configs: tuple[RunConfig, ...], command: flags.Command) -> list[dict[str, Any]]:
-    """Seeds of one program, finished ones first."""
-    from fedjax_nc.io import rundir
-
-    summaries, left = [], []
-    for cfg in configs:
-        directory = rundir.path_of(command.out, cfg)
-        finished = directory / "summary.json"
-        if finished.exists() and not command.overwrite:
-            print(f"already finished: {directory} (--overwrite starts again)", file=sys.stderr)
-            summaries.append(json.loads(finished.read_text()))
-        else:
-            left.append(cfg)
-    return summaries + (_train(left, command) if left else [])
-
-
-def _train(configs: list[RunConfig], command: flags.Command) -> list[dict[str, Any]]:
-    """Prepare, describe, train."""
+    """Trains all seeds of a command and returns their summaries, from disk where they are there."""
     from fedjax_nc.cli import console
-    from fedjax_nc.host import assemble, loop
-    from fedjax_nc.io import rundir
+    from fedjax_nc.host import session
+    from fedjax_nc.host.track import Track
 
-    prepared = assemble.prepare(*configs, strict=command.strict)
-    directories = [rundir.path_of(command.out, cfg) for cfg in configs]
-    words = [*sys.orig_argv[:1], *sys.argv]
-    for cfg, directory in zip(configs, directories, strict=True):
-        rundir.describe(directory, cfg, command=words, overwrite=command.overwrite)
-    with console.Progressing(configs[0].method, configs[0].federation.participants) as progress:
-        track = loop.Track(command.track, command.track_every)
-        summaries = loop.run(prepared, directories, reporter=progress, track=track)
-    for directory in directories:
-        print(f"run directory: {directory}", file=sys.stderr)
-    return summaries
+    request = session.Request(
+        command.configs,
+        out=command.out,
+        seeds_parallel=command.seeds_parallel,
+        overwrite=command.overwrite,
+        strict=command.strict,
+        track=Track(command.track, command.track_every),
+        command=(*sys.orig_argv[:1], *sys.argv),
+    )
+    cfg = command.configs[0]
+    with console.Progressing(cfg.method, cfg.federation.participants) as progress:
+        outcomes = session.run_seeds(request, progress)
+    for outcome in outcomes:
+        progress.note(f"run directory: {outcome.directory}")
+    return [outcome.summary for outcome in outcomes]

@@ -1,6 +1,5 @@
 """A run's directory: who may write there, and the files that explain it to a stranger."""
 
-import copy
 import json
 import os
 import platform
@@ -9,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,14 @@ def check(directory: Path, cfg: config.RunConfig, *, overwrite: bool) -> None:
 
 
 def describe(
-    directory: Path, cfg: config.RunConfig, command: list[str], *, overwrite: bool
+    directory: Path,
+    cfg: config.RunConfig,
+    *,
+    command: list[str],
+    plugins: Sequence[dict[str, str]] = (),
+    overwrite: bool = False,
 ) -> None:
-    """Make the directory, emptied first under `overwrite`, and say in it what it is."""
+    """Makes the directory, emptied first under `overwrite`, and says in it what it is."""
     try:
         if overwrite and directory.exists():
             shutil.rmtree(directory)
@@ -55,7 +60,8 @@ def describe(
         directory / "config.yaml", yaml.safe_dump(config.to_dict(cfg), sort_keys=False)
     )
     write_atomically(directory / "command.txt", shlex.join(command) + "\n")
-    write_atomically(directory / "environment.json", json.dumps(environment(), indent=2) + "\n")
+    facts = environment() | ({"plugins": list(plugins)} if plugins else {})
+    write_atomically(directory / "environment.json", json.dumps(facts, indent=2) + "\n")
 
 
 def read(directory: Path) -> config.RunConfig:
@@ -81,14 +87,8 @@ def _read_config(directory: Path) -> Any:
 
 
 def _identity(content: Any) -> Any:
-    """A configuration without where its data lies and when it saves, which may change."""
-    if not isinstance(content, dict):
-        return None
-    content = copy.deepcopy(content)
-    content.get("data", {}).pop("dir", None)
-    for name in ("checkpoint_every", "pool_mb"):
-        content.get("execution", {}).pop(name, None)
-    return content
+    """Returns what of a configuration can change a number, and nothing for a damaged one."""
+    return config.identity(content) if isinstance(content, dict) else None
 
 
 def environment() -> dict[str, Any]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def build(
-    name: str,
+    name: Any,
     shape: tuple[int, ...],
     classes: int,
     head: "HeadSpec",
@@ -37,6 +37,8 @@ def build(
     """
     from fedjax_nc.models import base  # flax takes a second to import
 
+    if not isinstance(name, str):
+        return base.from_body(name, shape, classes=classes, spec=head)
     check(name, shape)
     spec = MODELS[name]
     options: dict[str, Any] = {"norm": spec.norm if norm == "default" else norm, "conv": conv}
