@@ -105,7 +105,7 @@ def fedexp(
             arrived.mean_of("lengths"), length, clients=arrived.clients, eps=eps, rule=rule
         )
         return tree.add(
-            arrived.received, Weights(tree.scale(eta, arrived.mean.params), arrived.mean.stats)
+            arrived.sent, Weights(tree.scale(eta, arrived.mean.params), arrived.mean.stats)
         )
 
     method = fedavg()._replace(parts=(Part("lengths", collect=collect),), server=server)
@@ -118,7 +118,7 @@ def mean_of_two(method: Method) -> Method:
         "before",
         lambda setup: setup.weights,
         send=lambda weights: (),
-        reduce=lambda old, uploads, arrived: arrived.received,
+        reduce=lambda old, uploads, arrived: arrived.sent,
     )
 
     def tested(weights: Weights, shared: Mapping[str, Any]) -> Weights:
@@ -158,7 +158,7 @@ def fednova() -> Method:
     def server(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
         del shared
         params = tree.scale(arrived.mean_of("steps"), arrived.mean.params)
-        return tree.add(arrived.received, Weights(params, arrived.mean.stats))
+        return tree.add(arrived.sent, Weights(params, arrived.mean.stats))
 
     return fedavg()._replace(parts=(Part("steps", collect=collect),), server=server, update=update)
 

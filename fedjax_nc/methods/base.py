@@ -144,7 +144,7 @@ class Setup(NamedTuple):
 class Arrived(NamedTuple):
     """What the server has when the uploads are in."""
 
-    received: Weights  # the groups that travel, as they were sent out
+    sent: Weights  # the groups that travel, as clients got them
     mean: Weights  # weighted mean update of them
     uploads: Mapping[str, Any]  # of every part, summed
     weight: jax.Array  # sum of the participants' weights
@@ -203,7 +203,7 @@ def plain_logits(out: Outputs, weights: Weights, view: View) -> jax.Array:
 def weighted_mean(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
     """FedAvg's server: apply the mean update."""
     del shared
-    return tree.add(arrived.received, arrived.mean)
+    return tree.add(arrived.sent, arrived.mean)
 
 
 def the_last(weights: Weights, shared: Mapping[str, Any]) -> Weights:

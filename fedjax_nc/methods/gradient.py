@@ -57,7 +57,7 @@ def scaffold(*, server_lr: float = 1.0, adaptive: bool = True) -> Method:
         return corrected
 
     def step(arrived: Arrived, shared) -> Weights:
-        return tree.add(arrived.received, tree.scale(server_lr, arrived.mean))
+        return tree.add(arrived.sent, tree.scale(server_lr, arrived.mean))
 
     method = each_phase(fedavg(), grad=correct)
     return method._replace(parts=(control_variates(adaptive),), server=step)
@@ -135,7 +135,7 @@ def feddyn(
         return tree.sub(h, tree.scale(alpha * share, arrived.mean.params))
 
     def server(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
-        mean = tree.add(arrived.received, arrived.mean)
+        mean = tree.add(arrived.sent, arrived.mean)
         back = tree.scale(1.0 / alpha, shared["drift"])
         return Weights(tree.sub(mean.params, back), mean.stats)
 

@@ -186,7 +186,7 @@ def fednh(
         return losses.moving_prototypes(vectors, total / jnp.maximum(count, 1.0)[:, None], rho=rho)
 
     def server(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
-        new = tree.add(arrived.received, arrived.mean)
+        new = tree.add(arrived.sent, arrived.mean)
         return new._replace(params={**new.params, "head": {"kernel": shared["vectors"].T}})
 
     phase = Phase((Term("cross_entropy", fn),), ("body", "scale"), grad=clipped(clip))
