@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from fedjax_nc import tree
+from fedjax_nc import losses, tree
 from fedjax_nc.errors import UserError
 from fedjax_nc.types import Batch, ClientInfo, HeadSpec, Model, Outputs, Weights
 
@@ -54,6 +54,17 @@ class Term(NamedTuple):
     fn: Callable[[Context], jax.Array]
     weight: float = 1.0
     check: Callable[[Model, int], None] | None = None  # refuses (model, batch size) it cannot do
+
+
+def per_example(name: str, fn: Callable[[Context], jax.Array], weight: float = 1.0) -> Term:
+    """Makes the term that averages a loss of every example over the rows that are not padding.
+
+    Args:
+      name: the term's and its metric's.
+      fn: from the context to one value per row of the batch.
+      weight: of the term in the objective.
+    """
+    return Term(name, lambda c: losses.masked_mean(fn(c), c.batch.mask), weight=weight)
 
 
 class View(NamedTuple):

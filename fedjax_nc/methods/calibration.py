@@ -14,10 +14,10 @@ from fedjax_nc.methods.base import (
     Phase,
     Posthoc,
     Regulariser,
-    Term,
     View,
     above_zero,
     not_negative,
+    per_example,
 )
 from fedjax_nc.methods.registry import base, regulariser
 from fedjax_nc.types import Batch, HeadSpec, Model, Outputs, Weights
@@ -41,14 +41,11 @@ def fedlc(*, tau: float = 1.0, absent: Literal["one", "remove", "epsilon"] = "re
     """
     not_negative("fedlc", tau=tau)
 
-    def fn(c: Context) -> jax.Array:
+    def margin(c: Context) -> jax.Array:
         counts = c.info.class_counts
-        values = losses.margin_softmax(
-            c.out.logits, c.batch.y, counts=counts, tau=tau, absent=absent
-        )
-        return losses.masked_mean(values, c.batch.mask)
+        return losses.margin_softmax(c.out.logits, c.batch.y, counts=counts, tau=tau, absent=absent)
 
-    return fedavg()._replace(phases=(Phase((Term("margin", fn),)),))
+    return fedavg()._replace(phases=(Phase((per_example("margin", margin),)),))
 
 
 @base
@@ -81,25 +78,22 @@ def fedrod(
 
     def generic(c: Context) -> jax.Array:
         counts = c.info.class_counts
-        values = losses.balanced_softmax(
+        return losses.balanced_softmax(
             c.out.logits, c.batch.y, counts=counts, gamma=gamma, absent=absent
         )
-        return losses.masked_mean(values, c.batch.mask)
 
     def personal(c: Context) -> jax.Array:
         features, logits = c.out.features, c.out.logits
         if not joint:
             features, logits = lax.stop_gradient((features, logits))
-        values = losses.cross_entropy(
-            own_logits(c.weights, features, logits=logits, joint=joint), c.batch.y
-        )
-        return losses.masked_mean(values, c.batch.mask)
+        logits = own_logits(c.weights, features, logits=logits, joint=joint)
+        return losses.cross_entropy(logits, c.batch.y)
 
     def predict(out: Outputs, weights: Weights, view: View) -> jax.Array:
         del view
         return own_logits(weights, out.features, logits=out.logits, joint=joint)
 
-    phase = Phase((Term("balanced", generic), Term("own", personal)))
+    phase = Phase((per_example("balanced", generic), per_example("own", personal)))
     return fedavg()._replace(
         head=HeadSpec(own=True), phases=(phase,), personal=("own_head",), predict=predict
     )

@@ -25,6 +25,7 @@ from fedjax_nc.methods.base import (
     add,
     each_phase,
     not_negative,
+    per_example,
 )
 from fedjax_nc.methods.registry import base
 from fedjax_nc.types import Batch, Weights
@@ -176,8 +177,7 @@ def fedsol(*, rho: float = 2.0, tau: float = 3.0) -> Method:
     above_zero(tau=tau)
 
     def divergence(c: Context) -> jax.Array:
-        values = losses.kd(c.out.logits, c.ref().logits, tau=tau) / tau**2
-        return losses.masked_mean(values, c.batch.mask)
+        return losses.kd(c.out.logits, c.ref().logits, tau=tau) / tau**2
 
     def elsewhere(value_and_grad, view: View):
         del view
@@ -194,7 +194,7 @@ def fedsol(*, rho: float = 2.0, tau: float = 3.0) -> Method:
 
         return perturbed
 
-    return each_phase(add(fedavg(), Term("proximal_kl", divergence)), grad=elsewhere)
+    return each_phase(add(fedavg(), per_example("proximal_kl", divergence)), grad=elsewhere)
 
 
 def perturbation(grads, rho: float):

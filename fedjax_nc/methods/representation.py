@@ -18,6 +18,7 @@ from fedjax_nc.methods.base import (
     clipped,
     each_phase,
     not_negative,
+    per_example,
 )
 from fedjax_nc.methods.fixed_head import fedetf
 from fedjax_nc.methods.registry import base, regulariser
@@ -194,15 +195,14 @@ def fedblade(
         known = c.shared["prototypes"]
         shift = losses.log_prior(c.info.class_counts, absent)
         shift = shift if distribution_factor else jnp.zeros_like(shift)
-        values = losses.prototype_contrast(
+        return losses.prototype_contrast(
             c.out.features, c.batch.y, prototypes=known.mean, seen=known.seen, shift=shift, tau=tau
         )
-        return losses.masked_mean(values, c.batch.mask)
 
     extra = [] if decorr == "none" else [decorrelation(decorr)._replace(weight=beta)]
     if projector_alignment and gamma:
         extra.append(Term("projector_alignment", align_projector, weight=gamma))
     if feature_alignment and gamma:
-        extra.append(Term("feature_alignment", align_features, weight=gamma))
+        extra.append(per_example("feature_alignment", align_features, weight=gamma))
     uses = bool(gamma) and (projector_alignment or feature_alignment)
     return add(fedetf(dim=dim, absent=absent), *extra, parts=(parts.prototypes(),) if uses else ())

@@ -3,16 +3,12 @@
 from jaxtyping import Array
 
 from fedjax_nc import losses, tree
-from fedjax_nc.methods.base import Context, Term
+from fedjax_nc.methods.base import Context, Term, per_example
 
 
 def cross_entropy() -> Term:
-    """Softmax cross-entropy of the logits."""
-
-    def fn(c: Context) -> Array:
-        return losses.masked_mean(losses.cross_entropy(c.out.logits, c.batch.y), c.batch.mask)
-
-    return Term("cross_entropy", fn)
+    """Returns the softmax cross-entropy of the logits."""
+    return per_example("cross_entropy", lambda c: losses.cross_entropy(c.out.logits, c.batch.y))
 
 
 def prox(mu: float) -> Term:
