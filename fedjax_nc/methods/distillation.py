@@ -187,5 +187,5 @@ def contrastive(tau: float) -> Term:
 
 
 def previous_model() -> Part:
-    """Each client's own model at the end of its last round."""
+    """Returns the part that keeps each client's own model of its last round."""
     return Part("previous", init_client=lambda s: s.weights, keep=lambda f: f.weights)

@@ -126,7 +126,7 @@ def spherefed(*, calibrate: bool = False, finetune_epochs: int = 5) -> Method:
 
 
 def least_squares_head() -> Posthoc:
-    """W = (Z^T Z)^-1 Z^T Y over normalised features and one-hot labels, from their sums."""
+    """Returns the step W = (Z^T Z)^-1 Z^T Y for unit features Z and one-hot labels Y."""
 
     def collect(out: Outputs, batch: Batch):
         z = jnp.where(batch.mask[:, None], out.projected, 0.0)

@@ -65,7 +65,7 @@ def scaffold(*, server_lr: float = 1.0, adaptive: bool = True) -> Method:
 
 
 def control_variates(adaptive: bool) -> Part:
-    """c and c_k: c_k' = c_k - c + (w_g - w_k) / (K lr); the server adds the mean change."""
+    """Returns SCAFFOLD's part: c_k' = c_k - c + (w_g - w_k) / (K lr); c adds the mean change."""
 
     def zeros(setup: Setup):
         return tree.zeros_like(setup.weights.params)
@@ -91,7 +91,7 @@ def control_variates(adaptive: bool) -> Part:
 
 
 def control_variate(ci, c, received, local, steps, lr, momentum):
-    """SCAFFOLD's option II with the effective number of steps."""
+    """Computes a client's new control variate (SCAFFOLD, option II) with effective steps."""
     scale = 1.0 / (effective_steps(steps, momentum) * lr)
     return jax.tree.map(lambda i, g, x, y: i - g + scale * (x - y), ci, c, received, local)
 
@@ -198,7 +198,7 @@ def fedsol(*, rho: float = 2.0, tau: float = 3.0) -> Method:
 
 
 def perturbation(grads, rho: float):
-    """rho g / (|g| + 1e-12) over all parameters, nothing where g is only rounding."""
+    """Computes rho g / (|g| + 1e-12) over all parameters, and zero where g is only rounding."""
     norm = optax.global_norm(grads)
     noise = 16 * jnp.finfo(norm.dtype).eps
     return tree.scale(jnp.where(norm > noise, rho / (norm + 1e-12), 0.0), grads)
@@ -241,7 +241,7 @@ def per_fedavg(
 
 
 def halves(batch: Batch) -> tuple[Batch, Batch]:
-    """Every other real row in each; a lone row is in both."""
+    """Splits a batch into two with every other real row each; a lone row is in both."""
     place = jnp.cumsum(batch.mask) - 1
     first = batch.mask & (place % 2 == 0)
     second = jnp.where(jnp.sum(batch.mask) > 1, batch.mask & ~first, batch.mask)

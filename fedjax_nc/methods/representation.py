@@ -61,7 +61,7 @@ def decorr(
 
 
 def decorrelation(kind: str) -> Term:
-    """FedDecorr's or FedBlade's term on the body's features."""
+    """Returns FedDecorr's or FedBlade's term on the body's features."""
     loss = {"feddecorr": losses.frobenius, "lddecorr": losses.log_det}[kind]
 
     def check(model: Model, batch_size: int) -> None:
@@ -134,7 +134,7 @@ def fedrcl(
     not_negative("fedrcl", contrast=contrast, penalty=penalty, threshold=threshold, clip=clip)
     above_zero(tau=tau, beta=beta)
 
-    def fn(c: Context):
+    def relaxed(c: Context):
         values = [
             losses.relaxed_contrast(
                 z, c.batch.y, mask=c.batch.mask, tau=tau, threshold=threshold, beta=beta
@@ -144,7 +144,7 @@ def fedrcl(
         each = [losses.masked_mean(contrast * a + penalty * b, c.batch.mask) for a, b in values]
         return jnp.mean(jnp.stack(each))
 
-    return each_phase(add(fedavg(), Term("relaxed_contrast", fn)), grad=clipped(clip))
+    return each_phase(add(fedavg(), Term("relaxed_contrast", relaxed)), grad=clipped(clip))
 
 
 @base

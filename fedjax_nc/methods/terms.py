@@ -12,12 +12,12 @@ def cross_entropy() -> Term:
 
 
 def prox(mu: float) -> Term:
-    """mu/2 |w - w_g|^2 over every parameter; BatchNorm statistics are not parameters."""
+    """Returns mu/2 |w - w_g|^2 over every parameter; BatchNorm statistics are not parameters."""
     return Term(
         "prox", lambda c: 0.5 * tree.sq_distance(c.weights.params, c.received.params), weight=mu
     )
 
 
 def class_vectors(c: Context) -> Array:
-    """The head's class vectors, one row per class."""
+    """Returns the head's class vectors, one row per class."""
     return c.weights.params["head"]["kernel"].T
