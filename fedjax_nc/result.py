@@ -75,8 +75,8 @@ class Result:
         found: dict[str, Any] = {}
         for name in self.summaries[0]:
             values = [summary.get(name) for summary in self.summaries]
-            numbers = all(isinstance(v, float) for v in values)
-            found[name] = float(np.mean(values)) if numbers else values[0]
+            numbers = [value for value in values if isinstance(value, float)]
+            found[name] = values[0] if len(numbers) < len(values) else float(np.mean(numbers))
         found.pop("seed")
         return found | {"seeds": list(self.seeds)}
 
