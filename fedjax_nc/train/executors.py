@@ -118,7 +118,8 @@ def make_executor(name: str, *, devices: int = 0, chunk: int = 4) -> Executor:
 def deal(steps: jax.Array, devices: int, slots: int) -> tuple[jax.Array, jax.Array]:
     """Deals work in turn to the least loaded device that has a free slot.
 
-    The slot each one gets, device after device, and how many each device has.
+    It is balanced if the largest come first. Returns the slot of each piece of work, device after
+    device, and how many each device has.
     """
 
     def one(carry, mine):

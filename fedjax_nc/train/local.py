@@ -80,8 +80,9 @@ def of_phase(
 def loop_counts(phase: Phase, local: config.Local, size: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns how often the data is shuffled, and how many steps follow each shuffle.
 
-    A fixed number of steps shuffles before each. The one-sample last batch of an epoch is kept unless
-    `drop_last`; a client smaller than a batch always keeps its only one; an empty one has none.
+    A fixed number of steps shuffles before each. The one-sample last batch of an epoch is kept
+    unless `drop_last`; a client smaller than a batch always keeps its only one; an empty one has
+    none.
     """
     fixed = phase.steps or (local.steps if phase.epochs is None else 0)
     if fixed:
