@@ -25,17 +25,15 @@ class Peer(NamedTuple):
 
     script: str
     modules: tuple[str, ...]
-    install: str
     models: tuple[str, ...] = TORCH_MODELS
 
 
 PEERS = {
-    "torch": Peer("plain_torch.py", ("torch",), "torch==2.13.0"),
-    "pfl": Peer("run_pfl.py", ("torch", "pfl"), "torch==2.13.0 pfl"),
-    "flower": Peer("run_flower.py", ("torch", "flwr", "ray"), "torch==2.13.0 'flwr[simulation]'"),
-    "fedjax": Peer("run_fedjax.py", ("fedjax", "haiku"), "fedjax dm-haiku 'jax<0.11'",
-                   ("fedavg_cnn", "resnet20_b")),
-}  # fmt: skip
+    "torch": Peer("plain_torch.py", ("torch",)),
+    "pfl": Peer("run_pfl.py", ("torch", "pfl")),
+    "flower": Peer("run_flower.py", ("torch", "flwr", "ray")),
+    "fedjax": Peer("run_fedjax.py", ("fedjax", "haiku"), ("fedavg_cnn", "resnet20_b")),
+}
 
 
 @dataclasses.dataclass
@@ -120,8 +118,8 @@ def peers(name: str, workload: Workload, rounds: int, python: str) -> list[Conte
     missing = missing_modules(python, peer.modules)
     if missing:
         raise UserError(
-            f"{name} is left out: {python} has no {', '.join(missing)}; install it there with "
-            f"pip install {peer.install}, or name another Python with --peer_python"
+            f"{name} is left out: {python} has no {', '.join(missing)}; give --peer_python an "
+            "environment made with pip install -r benchmarks/peers/requirements.txt"
         )
     cores = len(os.sched_getaffinity(0))
     variants: list[tuple[str, dict[str, Any]]] = [(name, {"threads": cores})]
