@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedjax_nc import devices, effects
+from fedjax_nc import devices, effects, plugins
 from fedjax_nc.cli import console, flags, listing
 from fedjax_nc.cli.exits import answered
 from fedjax_nc.config import RunConfig
@@ -34,19 +34,24 @@ def execute(asked: flags.Command) -> list[dict[str, Any]]:
     for cfg in asked.configs:  # all of them before the first is trained
         rundir.check(directories[cfg.seed], cfg, overwrite=asked.overwrite)
     done = {} if asked.overwrite else _finished(asked, directories)
-    left = [cfg for cfg in asked.configs if cfg.seed not in done]
+    groups = [asked.configs] if asked.seeds_parallel else [(cfg,) for cfg in asked.configs]
     try:
-        if left:
+        if len(done) < len(asked.configs):
             start_jax(asked)
-        for group in [left] if asked.seeds_parallel and left else [[cfg] for cfg in left]:
-            done |= {found["seed"]: found for found in _train_together(group, asked)}
+        for group in groups:
+            for cfg in (cfg for cfg in group if cfg.seed in done):
+                where = directories[cfg.seed]
+                print(f"already finished: {where} (--overwrite starts again)", file=sys.stderr)
+            left = [cfg for cfg in group if cfg.seed not in done]
+            if left:
+                done |= {found["seed"]: found for found in _train_together(left, asked)}
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_saved(asked, directories)) from None
     return [done[cfg.seed] for cfg in asked.configs]
 
 
 def start_jax(asked: flags.Command) -> None:
-    """Starts jax and refuses what has no effect on its backend."""
+    """Starts jax, imports plugins and refuses what has no effect on the backend."""
     with console.waiting("starting jax"):
         devices.start(asked.configs[0].execution.devices)
         import jax
@@ -54,11 +59,12 @@ def start_jax(asked: flags.Command) -> None:
         from fedjax_nc.host import loop  # noqa: F401  takes seconds, which are waited for here
 
         backend = jax.default_backend()
+        plugins.load()
     effects.check(asked.given, asked.configs[0], backend=backend)
 
 
 def _finished(asked: flags.Command, directories: dict[int, Path]) -> dict[int, dict[str, Any]]:
-    """Returns the summaries of finished seeds; refuses to record more of them."""
+    """Returns the summaries of finished seeds; refuses to record more about them."""
     from fedjax_nc.io import records
 
     found = {}
@@ -67,12 +73,12 @@ def _finished(asked: flags.Command, directories: dict[int, Path]) -> dict[int, d
             continue
         rows = records.read(directory / "metrics.jsonl")
         due = [row for row in rows if row["round"] % asked.track_every == 0]
-        if any(name not in row for row in due for name in asked.track):
+        absent = [name for name in asked.track if any(name not in row for row in due)]
+        if absent:
             raise UserError(
-                f"{directory} is already finished and holds no such records: --track works while "
-                "training, add --overwrite to train it again"
+                f"--track={','.join(absent)} records while training, and {directory} is already "
+                "finished: add --overwrite to train it again"
             )
-        print(f"already finished: {directory} (--overwrite starts again)", file=sys.stderr)
         found[seed] = json.loads((directory / "summary.json").read_text())
     return found
 

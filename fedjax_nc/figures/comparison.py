@@ -49,9 +49,10 @@ def draw(panels: dict[str, dict[str, list[Curve]]], title: str = "") -> "Figure"
                 axis.fill_between(rounds, low, high, color=colour, alpha=0.2, linewidth=0)
             else:
                 axis.plot(rounds, middle, color=colour, alpha=0.25, linewidth=1)
-        axis.set(xlabel="round", ylabel="accuracy on the test set, per cent")
+        axis.set_xlabel("round", fontsize=9)
+        axis.set_ylabel("accuracy on the test set, per cent", fontsize=9)
         axis.set_title(plain(name, 60), fontsize=10)
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), fontsize=8, frameon=False)
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), fontsize=8, frameon=False)
         axis.grid(alpha=0.3)
     figure.supxlabel(
         f"Lines: mean of {SMOOTHED} tested rounds. Bands: ± sample standard deviation over seeds. "
