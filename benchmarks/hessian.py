@@ -65,7 +65,7 @@ def make_case(flags: argparse.Namespace) -> Case:
     model = models.build(
         flags.model, spec.shape, classes=spec.classes, head=HeadSpec(), conv=flags.conv
     )
-    batches, executor = federated.make_batches(spec), make_executor("auto")
+    batches, executor = federated.make_batch(spec), make_executor("auto")
     weights = jax.jit(model.init)(jax.random.key(SEED))
     at = hessian.make_hessian(
         model, batches, executor=executor, batch_size=flags.batch_size, groups=tuple(weights.params)

@@ -30,11 +30,11 @@ from rich.table import Table
 from fedjax_nc import devices, tree
 from fedjax_nc.errors import UserError
 from fedjax_nc.host.assemble import Job, first_state
-from fedjax_nc.models import base
 from fedjax_nc.models.conv import Dense
 from fedjax_nc.models.resnet import ResNet
-from fedjax_nc.train import local
-from fedjax_nc.train.round import make_round, make_rows, make_view, sent
+from fedjax_nc.train import seeds
+from fedjax_nc.train.client import make_broadcast, make_rows, train_client
+from fedjax_nc.train.round import make_round
 from fedjax_nc.train.schedule import make_hyper
 
 RESULTS = machine.UNTRACKED / "method_cost.json"
@@ -82,9 +82,9 @@ class Wide(nn.Module):
         return blocks, levels, Dense(1280)(x)
 
 
-def make_job(method: str, model: str, batch_size: int, batches: int) -> Job:
-    """One client that trains by this method."""
-    job = ours.make_job(
+def make_job(method: str, model: str, *, batch_size: int, batches: int) -> Job:
+    """Assembles one client that trains by this method."""
+    return ours.make_job(
         workload.Workload(
             method,
             "resnet8" if model == WIDE else model,
@@ -95,34 +95,22 @@ def make_job(method: str, model: str, batch_size: int, batches: int) -> Job:
             epochs=EPOCHS,
             executor="scan",
             devices=1,
-        )
+        ),
+        module=Wide() if model == WIDE else None,
     )
-    built, trainer = job.task.method, job.task.trainer
-    if model == WIDE:
-        wide = base.from_body(Wide(), workload.SHAPE, classes=workload.CLASSES, spec=built.head)
-        trainer = trainer._replace(model=wide)
-    for check in (t.check for p in built.phases for t in p.terms if t.check):
-        check(trainer.model, batch_size)
-    return job._replace(task=job.task._replace(trainer=trainer))
 
 
 def compiled(job: Job) -> tuple[Any, Any, float]:
-    """Functions that time the local loop and the round; megabytes of the round."""
-    task, state, data, hyper = job.task, first_state(job)[0], job.data, make_hyper(job.task, 0)
+    """Returns functions that time the local loop and the round, and megabytes of the round."""
+    task, state, data = job.task, seeds.take(first_state(job), 0), job.data
+    hyper = make_hyper(task, 0)
 
     def train(state, hyper, data):
-        row = tree.take(make_rows(task, state.key, ids=jnp.arange(1), data=data), 0)
-        kept = tree.take(dict(state.clients), 0)
-        view = make_view(
-            task,
-            state.weights,
-            shared=sent(task.method, state.shared),
-            kept=kept,
-            row=row,
-            lr=hyper.lr,
+        rows = make_rows(
+            task, state.key, ids=jnp.arange(1), data=data, client_state=dict(state.clients)
         )
-        client = local.Client(data.pool, row["index"], view=view, key=row["key"])
-        return local.run_phases(task.trainer, task.method.phases, hyper=hyper, client=client)
+        broadcast = make_broadcast(task, state, hyper=hyper, pool=data.pool)
+        return train_client(task, broadcast, tree.take(rows, 0))[1]
 
     def seconds(program) -> float:
         mine = jax.block_until_ready(jax.tree.map(jnp.copy, state))  # a round consumes it
@@ -142,7 +130,9 @@ def measure(flags: argparse.Namespace) -> list[dict[str, Any]]:
     """A row per method; in every turn FedAvg runs right before or after it."""
     cases: list[tuple[str, str]] = [(m, MODEL.get(m) or flags.model) for m in flags.methods]
     wanted = [*(("fedavg", model) for _, model in cases), *cases]
-    jobs = {case: make_job(*case, flags.batch_size, flags.batches) for case in wanted}
+    jobs = {
+        case: make_job(*case, batch_size=flags.batch_size, batches=flags.batches) for case in wanted
+    }
     programs, times = {}, {case: [] for case in cases}
     with Progressing("method cost", len(jobs) + len(cases) * (flags.repeats + 1)) as progress:
         for case, job in jobs.items():

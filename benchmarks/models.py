@@ -51,6 +51,7 @@ def measure(model: str, batch_size: int, batches: int, repeats: int) -> dict[str
     from fedjax_nc import devices, tree
     from fedjax_nc.host import dry_run
     from fedjax_nc.host.assemble import first_state
+    from fedjax_nc.train import seeds
     from fedjax_nc.train.round import make_round
     from fedjax_nc.train.schedule import make_hyper
 
@@ -65,15 +66,12 @@ def measure(model: str, batch_size: int, batches: int, repeats: int) -> dict[str
             batch_size=batch_size,
         )
     )
-    (state, _), hyper = first_state(job), make_hyper(job.task, 0)
+    state, hyper = seeds.take(first_state(job), 0), make_hyper(job.task, 0)
     fn: Any = make_round(job.task, job.executor)
     start, used = time.perf_counter(), time.process_time()
     program = fn.lower(state, hyper, job.data).compile()
     compile_seconds, compile_cpu = time.perf_counter() - start, time.process_time() - used
-    operations, parameters = (
-        dry_run.round_flops(job, state),
-        tree.num_elements(state.weights.params),
-    )
+    operations, parameters = dry_run.round_flops(job), tree.num_elements(state.weights.params)
     seconds = []
     for _ in range(repeats + 1):
         start = time.perf_counter()

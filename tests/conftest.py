@@ -98,46 +98,47 @@ def tiny_split():
 def tiny(tiny_split):
     """Factory of tiny tasks: tiny("fedavg", norm=..., local={...}, federation={...})."""
     from fedjax_nc import config
-    from fedjax_nc.data.federated import make_table
+    from fedjax_nc.data.arrays import Arrays
+    from fedjax_nc.data.federated import Split
+    from fedjax_nc.data.spec import DatasetSpec
+    from fedjax_nc.host.assemble import Given, assemble
     from fedjax_nc.methods import registry
-    from fedjax_nc.models.base import from_body
     from fedjax_nc.models.mlp import MLP
     from fedjax_nc.models.resnet import ResNet
-    from fedjax_nc.train import local
-    from fedjax_nc.train.local import Task
-    from fedjax_nc.types import Batch, FederatedData, Hyper, Pool
+    from fedjax_nc.train.schedule import make_hyper
+    from fedjax_nc.types import Batch
 
     x, y, parts = tiny_split
+    ends = sum(SIZES)
+    spec = DatasetSpec(name="tiny", classes=CLASSES, shape=SHAPE, train=ends, test=len(y) - ends)
+    arrays = Arrays(x[:ends], y[:ends], test_x=x[ends:], test_y=y[ends:])
+    split = Split(parts, [p[::2] for p in parts], pool="train")
 
-    def batches(pool, numbers, mask, key):  # in the working precision, unlike images'
-        return Batch(pool.x[numbers] / 255.0 - 0.5, pool.y[numbers], mask)
+    def make_batch(pool, indices, mask, key):  # in the working precision, unlike images'
+        return Batch(pool.x[indices] / 255.0 - 0.5, pool.y[indices], mask)
 
     def make(method="fedavg", *, widths=(5,), norm="running", local_cfg=None, federation=None):
         method = registry.build(method) if isinstance(method, str) else method
-        local_cfg = config.Local(**{"batch_size": 4, "lr": 0.1} | (local_cfg or {}))
-        federation = config.Federation(
-            **{"clients": len(SIZES), "participants": len(SIZES)} | (federation or {})
+        cfg = config.RunConfig(
+            method=method.name,
+            dataset=spec.name,
+            data=config.Data(normalise="half"),
+            local=config.Local(**{"batch_size": 4, "lr": 0.1} | (local_cfg or {})),
+            federation=config.Federation(
+                **{"clients": len(SIZES), "participants": len(SIZES)} | (federation or {})
+            ),
+            evaluation=config.Evaluation(finetune=False),
+            execution=config.Execution(executor="scan"),
         )
         body = MLP(norm=norm, widths=widths)
         if method.survival or any(t.name in STAGES for p in method.phases for t in p.terms):
             keep = method.survival(3) if method.survival else ()
             body = ResNet((1, 1, 1), norm, "native", survival=keep, channels=(8, 16, 32))
-        model = from_body(body, SHAPE, CLASSES, method.head)
-        task = Task(method, local.Trainer(model, local_cfg, batches), federation)
-        counts = np.stack([np.bincount(y[p], minlength=CLASSES) for p in parts])
-        tests = [p[::2] for p in parts]
-        data = FederatedData(
-            Pool(jax.numpy.asarray(x), jax.numpy.asarray(y)),
-            make_table(parts),
-            make_table(tests),
-            make_table([np.arange(sum(SIZES), len(y))]),
-            jax.numpy.asarray(counts, jax.numpy.result_type(float)),
+        job = assemble(
+            cfg, given=Given(method=method, model=body, dataset=(spec, arrays), split=split)
         )
-        hyper = Hyper(
-            jax.numpy.asarray(local_cfg.lr, jax.numpy.result_type(float)),
-            tuple(local.default_weights(p) for p in method.phases),
-        )
-        return Tiny(task, data, hyper)
+        task = job.task._replace(trainer=job.task.trainer._replace(make_batch=make_batch))
+        return Tiny(task, job.data, make_hyper(task, 0))
 
     return make
 

@@ -10,7 +10,7 @@ from runs import GROUPS, SMALL, deal
 from fedjax_nc import effects, protocols
 from fedjax_nc.cli import flags, main
 from fedjax_nc.config import RunConfig
-from fedjax_nc.data import prepared
+from fedjax_nc.data.catalogue import release_of
 from fedjax_nc.errors import UserError
 
 # --- names
@@ -381,7 +381,7 @@ def test_partition_file_that_is_absent_or_damaged(refused, tmp_path):
 
 def fake(root, name, info):
     """A directory that looks like a prepared dataset as far as its dataset_info.json."""
-    path = root / prepared.LAYOUT[name]
+    path = root / release_of(name).layout
     path.mkdir(parents=True)
     (path / "dataset_info.json").write_text(json.dumps(info))
     return path

@@ -4,14 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from trees import differ, identical, only, plain, same
+from trees import calibrated, differ, identical, only, plain, same
 
 from fedjax_nc import losses, tree
-from fedjax_nc.data.stream import on_device
 from fedjax_nc.methods import catalogue, registry
 from fedjax_nc.methods.base import Phase, Term
 from fedjax_nc.train import executors
-from fedjax_nc.train.evaluate import make_calibrate
 from fedjax_nc.train.traffic import traffic
 
 LARGEST = 3  # client of the tiny federation, which misses classes
@@ -254,8 +252,7 @@ def test_fedrep_deals_its_epochs():
 def test_ccvr_moves_the_head_only(tiny, rule):
     t = tiny(f"fedavg | ccvr(samples=20, rule='{rule}')")
     state, _ = t.run(2)
-    calibrate = make_calibrate(t.task, executors.make_executor("scan"), 4)
-    weights = calibrate(state.weights, state.key, on_device(t.data))
+    weights = calibrated(t, executors.make_executor("scan"), state.weights, state.key)
     identical(weights.params["body"], state.weights.params["body"])
     assert differ(weights.params["head"], state.weights.params["head"])
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(weights))

@@ -24,6 +24,7 @@ from fedjax_nc.cli import (
 )
 from fedjax_nc.data import prepared
 from fedjax_nc.host import dry_run
+from fedjax_nc.host.assemble import assemble
 from fedjax_nc.io import rundir
 
 ROOT = Path(__file__).parents[1]
@@ -227,16 +228,14 @@ def test_duration(seconds, text):
 
 def test_estimate_is_steps_times_their_time(monkeypatch):
     """12 steps a client and round; clients are dealt to the devices."""
-    from fedjax_nc.host import assemble
-
-    monkeypatch.setattr(dry_run, "step_seconds", lambda job, state, phase: 0.1)
+    monkeypatch.setattr(dry_run, "step_seconds", lambda job, phase: 0.1)
     argv = [*SMALL, "--method=fedavg", "--data.partition=iid", "--rounds=50", "--local.steps=10"]
-    job = assemble.prepare(flags.parse([*argv, "--execution.executor=scan"]).configs[0])
+    job = assemble(flags.parse([*argv, "--execution.executor=scan"]).configs[0])
     assert dry_run.estimate(job)["time"].startswith("about 2.5 min on this machine")  # 3 x 10 x 50
-    job = assemble.prepare(flags.parse(argv).configs[0])
+    job = assemble(flags.parse(argv).configs[0])
     assert job.executor.devices == 2
     assert dry_run.estimate(job)["time"].startswith("about 75 s on this machine")
-    job = assemble.prepare(flags.parse([*argv, "--execution.executor=debug"]).configs[0])
+    job = assemble(flags.parse([*argv, "--execution.executor=debug"]).configs[0])
     assert dry_run.estimate(job) == {}
 
 

@@ -36,7 +36,7 @@ def compiled(model, **how):
     hyper = make_hyper(job.task, 0)
     hyper = hyper._replace(lr=jnp.full(AT_ONCE, hyper.lr))
     program = make_rounds(job.task, job.executor, at_once=AT_ONCE)
-    return program.lower(first_state(job)[0], hyper, 1, job.data).compile().as_text()
+    return program.lower(first_state(job), hyper, 1, job.data).compile().as_text()
 
 
 def slow_convolutions(text):

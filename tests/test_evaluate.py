@@ -4,13 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from trees import only, same
+from trees import calibrated, only, personal_of, same, scores_of
 
-from fedjax_nc import tree
-from fedjax_nc.data.stream import on_device
-from fedjax_nc.host import metrics
+from fedjax_nc import metrics, tree
+from fedjax_nc.host import records
 from fedjax_nc.methods import base
 from fedjax_nc.train import evaluate, executors
+from fedjax_nc.train.personalise import make_personalise
+from fedjax_nc.train.seeds import lead, take
 
 EXECUTORS = ("vmap", "scan", "chunked", "sharded", "debug")
 FROZEN = {"fedbabu": "head", "dot_regression": "head", "feddr_plus": "head", "fedetf": "head"}
@@ -38,9 +39,9 @@ def test_evaluate_equals_numpy(x64, tiny, executor):
     pool = t.data.pool._replace(y=y.at[0].set(jnp.argmax(out.logits[0]).astype(y.dtype)))
     t = t._replace(data=t.data._replace(pool=pool))
     how = executors.make_executor(executor, chunk=2)
-    scores = evaluate.make_evaluate(t.task, how, batch_size=4)(weights, on_device(t.data).tests())
+    scores = scores_of(t, how, weights)
     correct, loss, count = by_hand(t, weights, t.data.test.index[0])
-    accuracy, mean_loss = evaluate.overall(scores["global"])
+    accuracy, mean_loss = (of(scores["global"]) for of in (metrics.accuracy, metrics.loss))
     np.testing.assert_allclose([accuracy, mean_loss], [correct / count, loss / count], rtol=1e-10)
     index, size = t.data.client_test
     for k in range(6):
@@ -51,19 +52,21 @@ def test_evaluate_equals_numpy(x64, tiny, executor):
 def test_summarise():
     correct = np.array([*range(1, 21), 0, 10])
     count = np.array([20] * 20 + [0, 10])  # 0.05, 0.1 ... 1.0, a client without tests, and 1.0
-    summary = evaluate.summarise(evaluate.Score(correct, correct * 0.0, count))
+    score = evaluate.Score(correct, correct * 0.0, count)
     accuracy = np.array([*np.arange(1, 21) / 20, 1.0])
-    np.testing.assert_allclose(summary, [accuracy.mean(), accuracy.std(), (0.05 + 0.1) / 2])
-    few = evaluate.summarise(evaluate.Score(*np.array([[1, 3], [0, 0], [4, 4]])))
-    assert few.worst == 0.25
-    assert np.isnan(evaluate.summarise(evaluate.Score(*np.zeros((3, 2)))).mean)
+    expected = [accuracy.mean(), accuracy.std(), (0.05 + 0.1) / 2]
+    np.testing.assert_allclose(list(metrics.measure("client", score).values()), expected)
+    few = evaluate.Score(*np.array([[1, 3], [0, 0], [4, 4]]))
+    assert metrics.worst(few) == 0.25
+    nobody = metrics.measure("client", evaluate.Score(*np.zeros((3, 2))))
+    assert len(nobody) == 3 and np.isnan(list(nobody.values())).all()
 
 
 def personal_scores(t, executor, phases, *, batch_size=4, hyper=None):
     how = executors.make_executor(executor)
-    state = t.state()
-    fn = evaluate.make_personalise(t.task, how, batch_size, phases)
-    return fn(state, jnp.arange(6), dict(state.clients), hyper or t.hyper, t.data)
+    state = lead(t.state())
+    fn = make_personalise(t.task, how, batch_size=batch_size, phases=phases)
+    return take(fn(state, jnp.arange(6), dict(state.clients), hyper or t.hyper, t.data), 0)
 
 
 def test_personalise_fedetf(x64, tiny):
@@ -74,23 +77,11 @@ def test_personalise_fedetf(x64, tiny):
     assert score.correct.shape == (2, 6)  # after the body and after the only cycle
     np.testing.assert_array_equal(score.count[-1], t.data.client_test.size)
     how = executors.make_executor("scan")
-    tested = evaluate.make_evaluate(t.task, how, 4)(t.state().weights, on_device(t.data).tests())[
-        "clients"
-    ]
-    assert np.sum(score.loss[-1]) < np.sum(
-        tested.loss
-    )  # tests are among the training examples here
+    tested = scores_of(t, how, t.state().weights)["clients"]
+    # tests are among the training examples here
+    assert np.sum(score.loss[-1]) < np.sum(tested.loss)
     seen = []
-    whole = evaluate.personalise(
-        t.task,
-        how,
-        4,
-        phases,
-        t.state(),
-        hyper,
-        on_device(t.data),
-        lambda *progress: seen.append(progress),
-    )
+    whole = personal_of(t, how, phases, progress=lambda *progress: seen.append(progress))
     same(whole, score)
     assert seen[-1] == (6, 6)
 
@@ -101,9 +92,7 @@ def test_personalise_without_training_is_evaluation(x64, tiny, executor):
     phase = t.task.method.phases[0]._replace(epochs=0)
     score = personal_scores(t, executor, (phase,), batch_size=3)
     how = executors.make_executor(executor)
-    tested = evaluate.make_evaluate(t.task, how, 3)(t.state().weights, on_device(t.data).tests())[
-        "clients"
-    ]
+    tested = scores_of(t, how, t.state().weights, batch_size=3)["clients"]
     same(jax.tree.map(lambda x: x[0], score), tested)
 
 
@@ -126,7 +115,7 @@ def test_fine_tuning_is_recorded_step_by_step(x64, tiny):
         scores.append(personal_scores(t, "scan", t.task.method.finetune, hyper=hyper))
     assert [len(s.correct) for s in scores] == [2, 4]
     same(scores[0], jax.tree.map(lambda x: x[:2], scores[1]))
-    record = metrics.over_time("finetuned", scores[1])
+    record = records.over_time("finetuned", scores[1])
     assert len(record["finetuned_curve"]) == 4
     assert record["finetuned_curve"][-1] == record["finetuned_accuracy"]
 
@@ -136,16 +125,14 @@ def test_calibration_is_least_squares(x64, tiny):
     t = tiny("spherefed(calibrate=True)", norm="none")
     weights = t.state().weights
     numbers = np.concatenate([i[:n] for i, n in zip(*t.data.train, strict=True)])
-    batch = t.task.trainer.batches(t.data.pool, numbers, numbers >= 0, None)
+    batch = t.task.trainer.make_batch(t.data.pool, numbers, numbers >= 0, None)
     out, _ = t.task.trainer.model.apply(weights, batch.x, train=False)
     z, y = np.asarray(out.projected), np.eye(4)[np.asarray(batch.y)]
     ridge = 1e-4 * np.trace(z.T @ z) / z.shape[1]
     expected = np.linalg.solve(z.T @ z + ridge * np.eye(z.shape[1]), z.T @ y)
     for executor in ("scan", "sharded", "debug"):
         how = executors.make_executor(executor)
-        after = evaluate.make_calibrate(t.task, how, 3)(
-            weights, jax.random.key(0), on_device(t.data)
-        )
+        after = calibrated(t, how, weights, jax.random.key(0), batch_size=3)
         np.testing.assert_allclose(after.params["head"]["kernel"], expected, rtol=1e-9)
         same(after.params["body"], weights.params["body"])
 
@@ -155,7 +142,7 @@ def test_personal_prediction_of_fedgela(x64, tiny):
     t = tiny("fedgela")
     score = personal_scores(t, "scan", (t.task.method.phases[0]._replace(epochs=0),))
     index, size = tree.take(t.data.client_test, LARGEST)
-    batch = t.task.trainer.batches(t.data.pool, index[:size], index[:size] >= 0, None)
+    batch = t.task.trainer.make_batch(t.data.pool, index[:size], index[:size] >= 0, None)
     out, _ = t.task.trainer.model.apply(t.state().weights, batch.x, train=False)
     counts = np.asarray(t.data.class_counts[LARGEST])
     logits = np.asarray(out.logits) * 4 * counts / counts.sum()

@@ -11,6 +11,7 @@ from fedjax_nc.io import checkpoint
 from fedjax_nc.methods import base, catalogue, registry
 from fedjax_nc.train import executors
 from fedjax_nc.train.round import make_round
+from fedjax_nc.train.seeds import lead
 from fedjax_nc.types import Table
 
 EXECUTORS = ("vmap", "scan", "chunked", "sharded", "debug")
@@ -49,7 +50,7 @@ def test_method_table(x64, tiny, tmp_path, spec):
     first, first_metrics = scan(fresh(initial))
     after_one = plain(first)
     with checkpoint.open_manager(tmp_path / "ckpt") as manager:
-        checkpoint.save([manager], first)
+        checkpoint.save([manager], lead(first))
         restored, _ = checkpoint.restore(manager, initial)
     expected, metrics = scan(first)
     identical(scan(restored)[0], expected)

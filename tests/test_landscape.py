@@ -100,7 +100,7 @@ def test_surface_is_the_loss_at_each_point(plane, tiny, executor):
         lambda done, total: seen.append((done, total)),
     )
     assert found.shape == (2, 3) and seen == [(4, 6), (6, 6)]
-    batch = made.task.trainer.batches(made.data.pool, numbers, np.ones(5, bool), None)
+    batch = made.task.trainer.make_batch(made.data.pool, numbers, np.ones(5, bool), None)
     for j, y in enumerate(ys):
         for i, x in enumerate(xs):
             out, _ = made.task.trainer.model.apply(landscape.at(plane, x, y), batch.x, train=False)
@@ -118,7 +118,7 @@ def test_outputs_are_in_order(x64, tiny, executor):
     several = jax.jit(outputs.make_outputs_of_clients(made.task, runner))(
         tree.repeat(weights, 3), pool, batches
     )
-    batch = trainer.batches(pool, numbers, np.ones(5, bool), None)
+    batch = trainer.make_batch(pool, numbers, np.ones(5, bool), None)
     out, _ = trainer.model.apply(weights, batch.x, train=False)
     for name in ("features", "projected", "logits"):
         np.testing.assert_allclose(getattr(one, name)[:5], getattr(out, name), rtol=1e-9)
@@ -151,6 +151,6 @@ def test_local_models_are_the_rounds(x64, tiny):
     for client in (0, 2, 3):
         size = int(table.size[client])
         numbers = table.index[client, :size]
-        batch = made.task.trainer.batches(made.data.pool, numbers, np.ones(size, bool), None)
+        batch = made.task.trainer.make_batch(made.data.pool, numbers, np.ones(size, bool), None)
         out, _ = made.task.trainer.model.apply(tree.take(models, client), batch.x, train=False)
         np.testing.assert_allclose(sums[client], out.logits.sum(0), rtol=1e-9, atol=1e-12)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from trees import differ, identical, noisy, only, plain, same, with_clients
+from trees import differ, identical, noisy, only, plain, same, watched, with_clients
 
 from fedjax_nc import config, tree
 from fedjax_nc.methods import registry
@@ -37,27 +37,14 @@ OPTIMISERS = {
 }
 
 
-def recorded(t, **kwargs):
-    """Run unjitted and note which examples each step saw."""
-    seen = []
-    inner = t.task.trainer.batches
-
-    def batches(pool, numbers, mask, key):
-        if not isinstance(numbers, jax.core.Tracer):
-            seen.append(np.asarray(numbers)[np.asarray(mask)])
-        return inner(pool, numbers, mask, key)
-
-    t = t._replace(task=t.task._replace(trainer=t.task.trainer._replace(batches=batches)))
-    return t.run(1, "debug", **kwargs)[0], seen
-
-
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_one_client_is_plain_sgd(x64, tiny, name):
     """FedAvg with one client against optax on the same, unpadded batches."""
     options, make = OPTIMISERS[name]
     t = only(tiny(local_cfg={"batch_size": 5, "epochs": 2, "lr": 0.02, **options}), LARGEST)
     weights = t.state().weights
-    state, seen = recorded(t)
+    noting, seen = watched(t)
+    state, _ = noting.run(1, "debug")
     assert [len(b) for b in seen] == [5, 5, 2, 5, 5, 2]
     mine = set(np.asarray(t.data.train.index)[0])
     assert set(np.concatenate(seen[:3])) == set(np.concatenate(seen[3:])) == mine
@@ -97,7 +84,8 @@ def test_one_client_is_plain_sgd(x64, tiny, name):
 )
 def test_batches_of_a_round(tiny, options, lengths):
     t = tiny(norm="none", widths=(3,), local_cfg={"batch_size": 5, **options})
-    _, seen = recorded(only(t, LARGEST))
+    t, seen = watched(only(t, LARGEST))
+    t.run(1, "debug")
     assert [len(b) for b in seen] == lengths
     assert all(len(set(b)) == len(b) for b in seen)
 
@@ -142,8 +130,8 @@ def test_weights_of_clients(x64, tiny):
         )
         state = t.state()
         key = jax.random.fold_in(jax.random.fold_in(state.key, 0), 1)
-        rows = rounds.make_rows(t.task, key, jnp.arange(6), t.data) | {"kept": {}}
-        broadcast = (state.weights, {}, t.hyper, t.data.pool)
+        rows = rounds.make_rows(t.task, key, ids=jnp.arange(6), data=t.data, client_state={})
+        broadcast = rounds.Broadcast(state.weights, {}, hyper=t.hyper, pool=t.data.pool)
         _, packed = jax.jit(jax.vmap(rounds.make_client(t.task), (None, 0)))(broadcast, rows)
         uploads = jax.vmap(tree.unpack)(packed)
         np.testing.assert_array_equal(uploads["weight"], values)
@@ -151,9 +139,9 @@ def test_weights_of_clients(x64, tiny):
             state.weights.params["head"]["bias"] + u / max(w, 1)
             for u, w in zip(uploads["update"].params["head"]["bias"], values, strict=True)
         ]
-    mean = np.average(local_bias, axis=0, weights=values)
-    new, _ = t.run(1, state=state)
-    np.testing.assert_allclose(new.weights.params["head"]["bias"], mean, rtol=1e-12)
+        mean = np.average(local_bias, axis=0, weights=values)
+        new, _ = t.run(1, state=state)
+        np.testing.assert_allclose(new.weights.params["head"]["bias"], mean, rtol=1e-12)
 
 
 def test_personal_groups_never_leave(x64, tiny):

@@ -23,17 +23,19 @@ from runs import (
     steps_of,
     train,
 )
-from trees import fresh, identical, same
+from trees import fresh, identical, personal_of, same, scores_of
 
 from fedjax_nc import tree
 from fedjax_nc.cli import main
 from fedjax_nc.data.federated import make_table
 from fedjax_nc.data.stream import on_device
 from fedjax_nc.host import assemble, loop
-from fedjax_nc.io import checkpoint
 from fedjax_nc.methods import registry
-from fedjax_nc.train import evaluate, executors
+from fedjax_nc.train import executors
 from fedjax_nc.train import round as rounds
+from fedjax_nc.train.evaluate import make_evaluate
+from fedjax_nc.train.personalise import personalise
+from fedjax_nc.train.seeds import Seeds, lead, own_tables
 
 COMMAND = [
     FEDETF,
@@ -82,11 +84,11 @@ def test_seeds_at_once_equal_separate_ones(x64, tiny, spec, executor, own):
     t = tiny(spec, federation={"participants": 5})
     each = [t, with_other_tables(t) if own else t]
     states = [t.state(seed) for seed in (0, 1)]
-    axes = assemble._axes(own)
-    data = assemble._stack([e.data for e in each]) if own else t.data
+    seeds = Seeds(2, data=own_tables()) if own else Seeds(2)
+    data = assemble.stack_tables([e.data for e in each]) if own else t.data
     how = executors.make_executor(executor, chunk=2)
-    data, state = how.place((data, checkpoint.stack(states)))
-    run = rounds.make_rounds(t.task, how, at_once=2, seeds=axes)
+    data, state = how.place((data, assemble.stack_states(states)))
+    run = rounds.make_rounds(t.task, how, at_once=2, seeds=seeds)
     expected = [e.run(2, executor, state=fresh(s)) for e, s in zip(each, states, strict=True)]
     state, metrics = run(state, lrs(t, 2), 2, data)
     final = fresh(state)
@@ -94,19 +96,26 @@ def test_seeds_at_once_equal_separate_ones(x64, tiny, spec, executor, own):
         same(tree.take(final, i), other)
         same(tree.take(metrics, (1, i)), last)
 
-    scores = evaluate.make_evaluate(t.task, how, 4, axes)(state.weights, on_device(data).tests())
+    evaluate = make_evaluate(t.task, how, batch_size=4, seeds=seeds)
+    scores = evaluate(state.weights, on_device(data).tests())
     for i, (e, (other, _)) in enumerate(zip(each, expected, strict=True)):
-        alone = evaluate.make_evaluate(t.task, how, 4)(
-            other.weights, on_device(how.place(e.data)).tests()
-        )
-        same(tree.take(scores, i), alone)
+        same(tree.take(scores, i), scores_of(t, how, other.weights, data=how.place(e.data)))
     phases = t.task.method.finetune or t.task.method.phases
     hyper = t.hyper if phases == t.task.method.phases else t.hyper._replace(term_weights=())
     quiet = lambda *_: None  # noqa: E731
-    score = evaluate.personalise(t.task, how, 4, phases, state, hyper, on_device(data), quiet, axes)
+    score = personalise(
+        t.task,
+        how,
+        batch_size=4,
+        phases=phases,
+        state=state,
+        hyper=hyper,
+        feed=on_device(data),
+        progress=quiet,
+        seeds=seeds,
+    )
     for i, (e, (other, _)) in enumerate(zip(each, expected, strict=True)):
-        feed = on_device(how.place(e.data))
-        alone = evaluate.personalise(t.task, how, 4, phases, other, hyper, feed, quiet)
+        alone = personal_of(t, how, phases, state=other, data=how.place(e.data))
         same(tree.take(score, i), alone)
 
 
@@ -268,20 +277,21 @@ def test_rounds_at_once_are_rounds(tiny, executor):
     run = rounds.make_rounds(t.task, how, at_once=4)
     data = how.place(t.data)
     rates = t.hyper._replace(lr=np.array([0.1, 0.05, 0.02, 0.01], np.float32))
-    state = how.place(t.state())
+    state = how.place(lead(t.state()))
     given = jax.tree.leaves((state.weights, state.shared, state.clients))
     at_once, stacked = run(state, rates, 3, data)
+    at_once, stacked = tree.take(at_once, 0), jax.tree.map(lambda x: x[:, 0], stacked)
     assert all(x.is_deleted() for x in given)
-    first, state = traced, how.place(t.state())
+    first, state = traced, how.place(lead(t.state()))
     for i in range(3):
         one = rates._replace(lr=np.pad(rates.lr[i : i + 1], (0, 3)))
         state, metrics = run(state, one, 1, data)
-        identical(tree.take(metrics, 0), tree.take(stacked, i))
-    identical(state, at_once)
+        identical(tree.take(metrics, (0, 0)), tree.take(stacked, i))
+    identical(tree.take(state, 0), at_once)
     assert 0 < first == traced
     by_one, _ = t._replace(hyper=t.hyper).run(1, executor)
-    state, _ = run(how.place(t.state()), rates, 1, data)
-    same(state, by_one, rtol=1e-5, atol=1e-6)
+    state, _ = run(how.place(lead(t.state())), rates, 1, data)
+    same(tree.take(state, 0), by_one, rtol=1e-5, atol=1e-6)
 
 
 def test_dispatches_change_nothing(tmp_path, monkeypatch):

@@ -14,12 +14,13 @@ from fedjax_nc import tree
 from fedjax_nc.cli import flags
 from fedjax_nc.data import datasets
 from fedjax_nc.errors import UserError
-from fedjax_nc.host.assemble import first_state, prepare
+from fedjax_nc.host.assemble import assemble, first_state
 from fedjax_nc.io import checkpoint
 from fedjax_nc.methods import forward
 from fedjax_nc.methods.base import Context
 from fedjax_nc.models.base import from_body
 from fedjax_nc.models.resnet import ResNet
+from fedjax_nc.train import seeds
 from fedjax_nc.train.round import make_round
 from fedjax_nc.train.schedule import make_hyper
 from fedjax_nc.types import Batch, ClientInfo, HeadSpec, narrow
@@ -89,7 +90,7 @@ def test_variants_differ_and_stay_finite(tiny, spec):
 def outputs_of(t, weights, client):
     """Features, logits and labels of a client's data under these weights."""
     index, size = tree.take(t.data.train, client)
-    batch = t.task.trainer.batches(t.data.pool, index[:size], index[:size] >= 0, None)
+    batch = t.task.trainer.make_batch(t.data.pool, index[:size], index[:size] >= 0, None)
     out, _ = t.task.trainer.model.apply(weights, batch.x, train=False)
     return out, np.asarray(batch.y)
 
@@ -208,7 +209,7 @@ def test_fedaligns_gradient_reaches_the_first_channels_of_the_last_stage_only(x6
     t = tiny("fedalign(clip=0.0)", norm="batch")
     ce, lip = t.task.method.phases[0].terms
     weights, model = t.state().weights, t.task.trainer.model
-    batch = t.task.trainer.batches(t.data.pool, jnp.arange(4), jnp.ones(4, bool), None)
+    batch = t.task.trainer.make_batch(t.data.pool, jnp.arange(4), jnp.ones(4, bool), None)
 
     def value(params, term):
         mine = weights._replace(params=params)
@@ -285,8 +286,8 @@ def test_distinct_widths():
 
 def two_rounds(argv):
     """Train as the command would, without evaluation and files; the mean losses."""
-    job = prepare(flags.parse([*argv, "--rounds=2"]).configs[0])
-    state, _ = first_state(job)
+    job = assemble(flags.parse([*argv, "--rounds=2"]).configs[0])
+    state = seeds.take(first_state(job), 0)
     round_fn = make_round(job.task, job.executor)
     found = []
     for _ in range(2):
@@ -373,7 +374,7 @@ def test_state_survives_a_checkpoint(tmp_path, tiny, spec):
     t = tiny(spec)
     state, _ = t.run(2)
     with checkpoint.open_manager(tmp_path / "ckpt") as manager:
-        checkpoint.save([manager], state)
+        checkpoint.save([manager], seeds.lead(state))
         restored, warnings = checkpoint.restore(manager, t.state())
     assert not warnings
     identical(restored, state)

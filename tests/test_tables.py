@@ -8,10 +8,11 @@ import statistics
 import pytest
 import yaml
 
-from fedjax_nc import config, errors
-from fedjax_nc.cli import columns, compare, console, curves, main, run
+from fedjax_nc import config, errors, tables
+from fedjax_nc.cli import console, curves, main, run
 from fedjax_nc.figures import comparison
 from fedjax_nc.io import rundir
+from fedjax_nc.tables import Row
 
 
 def test_results_have_the_sample_standard_deviation(capsys):
@@ -41,18 +42,22 @@ def summary(**own):
     } | own
 
 
+def markdown(rows):
+    return tables.render(tables.compare(rows))
+
+
 def test_table_keeps_seconds_of_several_seeds_apart():
     cfg = config.RunConfig()
     alone = [summary(seed=i, seconds_per_round=1.0 + i) for i in range(2)]
     both = [summary(seed=i, seconds_per_round=3.0, seeds_in_parallel=2) for i in range(2)]
     mixed = [alone[0], both[1]]
-    lines = compare.markdown([(cfg, alone), (cfg, both), (cfg, mixed)]).splitlines()
+    lines = markdown([Row(cfg, alone), Row(cfg, both), Row(cfg, mixed)]).splitlines()
     assert lines[0] == "| method | global | lr | s/round | kB up | kB down |"
     cells = [line.split(" | ")[3] for line in lines[2:5]]
     assert cells == ["1.50", "3.00 (2 seeds at once)", "1.00, 3.00 (2 seeds at once)"]
     assert all(line.startswith(r"| `fedavg \| fd` | 50.0 ± 0.0 | 0.01 |") for line in lines[2:5])
     assert "mean ± sample standard deviation over seeds 0, 1;" in lines[-1]
-    one = compare.markdown([(cfg, alone[:1])])
+    one = markdown([Row(cfg, alone[:1])])
     assert "Accuracies in per cent, seed 0;" in one and "±" not in one
 
 
@@ -60,11 +65,11 @@ def test_settings_in_words():
     data = config.Data(alpha=0.1, rule="lda")
     cfg = config.RunConfig(dataset="cifar10", data=data)
     said = "cifar10, dirichlet with alpha 0.1 (lda's rule), 20 of 20 clients, cnn, 30 rounds"
-    assert columns.in_words(cfg) == said
+    assert tables.in_words(cfg) == said
     other = dataclasses.replace(cfg, data=dataclasses.replace(data, alpha=5.0))
-    assert columns.in_words(other) != said
+    assert tables.in_words(other) != said
     words = {
-        columns.partition_in_words(config.Data(partition=p, per_client=3, alpha=2.0))
+        tables.partition_in_words(config.Data(partition=p, per_client=3, alpha=2.0))
         for p in ("iid", "shards", "classes", "quantity")
     }
     assert words == {"iid", "3 shards per client", "3 classes per client", "quantity with alpha 2"}

@@ -10,7 +10,6 @@ import pytest
 
 from fedjax_nc.errors import UserError
 from fedjax_nc.host import dry_run
-from fedjax_nc.host.assemble import first_state
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -70,7 +69,7 @@ def test_nominal_flops(model, norm, forward, first):
     """Forward and two gradients, two operations each; the images' gradient is not computed."""
     w = Workload(model=model, norm=norm, clients=3, participants=2, images=100)
     job = ours.make_job(w)
-    count = dry_run.round_flops(job, first_state(job)[0])
+    count = dry_run.round_flops(job)
     assert count == 2 * (3 * forward - first) * w.images_per_round
 
 

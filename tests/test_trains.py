@@ -13,6 +13,7 @@ from fedjax_nc.cli import flags
 from fedjax_nc.host import assemble
 from fedjax_nc.models import base
 from fedjax_nc.models.catalogue import MODELS
+from fedjax_nc.train import seeds
 from fedjax_nc.train.round import make_round
 from fedjax_nc.train.schedule import make_hyper
 
@@ -76,7 +77,7 @@ def test_trains_two_rounds(name, monkeypatch):
     monkeypatch.setattr(base, "from_body", from_vectors)
     dataset = "digits" if MODELS[name].takes((8, 8, 1)) else "mnist5k"
     for method in METHODS:
-        made = assemble.prepare(
+        made = assemble.assemble(
             flags.parse(
                 [
                     f"--method={method}",
@@ -93,7 +94,7 @@ def test_trains_two_rounds(name, monkeypatch):
             ).configs[0]
         )
         with jax.disable_jit():
-            state, _ = assemble.first_state(made)
+            state = seeds.take(assemble.first_state(made), 0)
         start, round_fn = plain(state.weights), make_round(made.task, made.executor)
         for _ in range(2):
             state, metrics = round_fn(state, make_hyper(made.task, 0), made.data)

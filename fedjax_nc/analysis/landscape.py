@@ -92,7 +92,7 @@ def make_surface(task: Task, executor: Executor) -> Callable[..., Float[Array, "
         weights = at(plane, point[0], y=point[1])
 
         def step(i, total):
-            batch = trainer.batches(pool, batches.numbers[i], batches.mask[i], None)
+            batch = trainer.make_batch(pool, batches.numbers[i], batches.mask[i], None)
             out, _ = trainer.model.apply(weights, batch.x, train=False, mask=batch.mask)
             values = losses.cross_entropy(out.logits, batch.y)
             return total + jnp.sum(jnp.where(batch.mask, values, 0.0))

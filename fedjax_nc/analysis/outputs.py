@@ -9,10 +9,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from fedjax_nc.train import local
+from fedjax_nc.train import keys, local
+from fedjax_nc.train.client import Broadcast, Row, make_broadcast, make_rows, train_client
 from fedjax_nc.train.executors import Executor
 from fedjax_nc.train.local import Task
-from fedjax_nc.train.round import make_rows, make_view, sent
 from fedjax_nc.types import FederatedData, Hyper, Pool, State, Table, Weights
 
 
@@ -78,28 +78,24 @@ def make_outputs_of_clients(
 
 
 def make_local_models(task: Task, executor: Executor) -> Callable[..., Weights]:
-    """The models these clients would upload in the coming round, stacked.
+    """Makes the models that some clients would upload in the coming round, stacked.
 
-    The same local loop, keys and data as the round's; nothing is kept or sent. A function of
-    (state, ids, their rows of the client state, hyper, data).
+    The local loop, keys and data are the round's; nothing is kept or sent. The result is a function
+    of (state, ids, their rows of the client state, hyper, data).
     """
 
-    def one(broadcast, row):
-        received, shared, hyper, pool = broadcast
-        view = make_view(task, received, shared=shared, kept=row["kept"], row=row, lr=hyper.lr)
-        me = local.Client(pool, row["index"], view=view, key=row["key"])
-        opts = row["kept"].get("optimizer")
-        return local.run_phases(
-            task.trainer, task.method.phases, hyper=hyper, client=me, opts=opts
-        ).weights, {}
+    def local_model(broadcast: Broadcast, row: Row) -> tuple[Weights, dict]:
+        return train_client(task, broadcast, row)[1].weights, {}
 
-    def run(state: State, ids: jax.Array, kept: Any, hyper: Hyper, data: FederatedData) -> Weights:
-        key = jax.random.fold_in(jax.random.fold_in(state.key, state.round), 1)
-        rows = make_rows(task, key, ids=ids, data=data) | {"kept": kept}
-        broadcast = (state.weights, sent(task.method, state.shared), hyper, data.pool)
-        return executor.run(one, broadcast, rows, rows["steps"])[0]
+    def local_models(
+        state: State, ids: jax.Array, client_state: Any, hyper: Hyper, data: FederatedData
+    ) -> Weights:
+        key = keys.of_round(state.key, state.round, stream=keys.LOCAL_TRAINING)
+        rows = make_rows(task, key, ids=ids, data=data, client_state=client_state)
+        broadcast = make_broadcast(task, state, hyper=hyper, pool=data.pool)
+        return executor.run(local_model, broadcast, rows, rows.steps)[0]
 
-    return run
+    return local_models
 
 
 def make_sums_of_clients(
@@ -121,7 +117,7 @@ def make_sums_of_clients(
 
 
 def _outputs(trainer: local.Trainer, weights: Weights, pool: Pool, batches: Batches) -> Seen:
-    batch = trainer.batches(pool, batches.numbers, batches.mask, None)
+    batch = trainer.make_batch(pool, batches.numbers, batches.mask, None)
     out, _ = trainer.model.apply(weights, batch.x, train=False, mask=batch.mask)
     return Seen(out.features, out.projected, logits=out.logits, y=batch.y, mask=batch.mask)
 

@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fedjax_nc.cli import flags, run
-from fedjax_nc.cli.columns import ACCURACIES, SPREAD, in_words, mean_and_spread, seconds_in_words
 from fedjax_nc.cli.exits import answered
 from fedjax_nc.cli.reading import read
-from fedjax_nc.config import RunConfig
 from fedjax_nc.errors import UserError, command
 from fedjax_nc.methods import catalogue
-
-Row = tuple[RunConfig, list[dict[str, Any]]]  # a method's settings, and a summary per seed
+from fedjax_nc.tables import Row, in_words, render
+from fedjax_nc.tables import compare as table_of
 
 
 @answered
@@ -30,7 +28,7 @@ def compare(argv: list[str]) -> int:
     try:
         for name, asked in commands.items():
             try:
-                rows.append((asked.configs[0], run.execute(asked)))
+                rows.append(Row(asked.configs[0], run.execute(asked)))
             except UserError as error:
                 if not methods[name]:
                     raise
@@ -40,37 +38,13 @@ def compare(argv: list[str]) -> int:
         raise KeyboardInterrupt(f"{done}; the same command goes on with the others") from None
     if not rows:
         raise UserError(f"none of {len(commands)} methods can do this, such as {refused[0][2:]}")
-    table = markdown(rows) + "".join(f"\n{line}" for line in refused) + "\n" * bool(refused)
+    table = render(table_of(rows)) + "".join(f"\n{line}" for line in refused) + "\n" * bool(refused)
     print(table)
     if given.to:
         typed = f"{command('compare')} {shlex.join(argv)}"
         with Path(given.to).open("a") as file:
-            file.write(f"## {in_words(rows[0][0])}\n\n```\n{typed}\n```\n\n{table}\n")
+            file.write(f"## {in_words(rows[0].config)}\n\n```\n{typed}\n```\n\n{table}\n")
     return 0
-
-
-def markdown(rows: list[Row]) -> str:
-    """Returns the table: accuracies in per cent over seeds; seconds and kilobytes of a round."""
-    found = [summary for _, summaries in rows for summary in summaries]
-    shown = [k for k in ACCURACIES if any(summary.get(k) is not None for summary in found)]
-    head = ["method", *(ACCURACIES[k] for k in shown), "lr", "s/round", "kB up", "kB down"]
-    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for cfg, seeds in rows:
-        cells = ["`" + seeds[0]["method"].replace("|", "\\|") + "`"]  # a bare bar ends the cell
-        for key in shown:
-            cells.append(mean_and_spread([100 * s[key] for s in seeds if s.get(key) is not None]))
-        times = [(s["seeds_in_parallel"], s["seconds_per_round"]) for s in seeds]
-        cells += [f"{cfg.local.lr:g}", seconds_in_words(times)]
-        cells += [f"{seeds[0][f'bytes_{way}_per_client'] / 1e3:.0f}" for way in ("up", "down")]
-        lines.append(f"| {' | '.join(cells)} |")
-    names = ", ".join(str(s["seed"]) for s in rows[0][1])
-    spread = f"mean ± {SPREAD} {names}" if len(rows[0][1]) > 1 else f"seed {names}"
-    lines += [
-        "",
-        f"Accuracies in per cent, {spread}; worst: mean of the worst tenth of clients. lr: the "
-        "first round's learning rate. Kilobytes per client and round.",
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def _parse(argv: list[str]) -> Any:

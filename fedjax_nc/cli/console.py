@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedjax_nc.cli.columns import ACCURACIES, SPREAD, mean_and_spread
+from fedjax_nc.metrics import columns
+from fedjax_nc.tables import SPREAD, mean_and_spread
 
 _LINE_SECONDS = 5.0  # between plain progress lines
 PATIENCE = 0.5  # seconds after which a plain line says what is waited for
@@ -77,6 +78,19 @@ class Progressing:
         """Prints a message above the bar."""
         self.console.print(message, markup=False, highlight=False, soft_wrap=True)
 
+    @contextlib.contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Says what is being waited for, in a line of the bar where there is one."""
+        if not self.console.is_terminal:
+            with waiting(what):
+                yield
+            return
+        line = self.bar.add_task(what, total=None, text="")
+        try:
+            yield
+        finally:
+            self.bar.remove_task(line)
+
     def start(self, seeds: tuple[int, ...]) -> None:
         """Begins a line for seeds that are trained together."""
         self.first, self.accuracy, self.seeds = None, "", len(seeds)
@@ -127,7 +141,6 @@ class Progressing:
 
 def show_results(summaries: list[dict[str, Any]]) -> None:
     """Prints the final table: a row per seed, and mean ± spread below several."""
-    columns = ACCURACIES | {"seconds_per_round": "s/round", "compile_seconds": "compile"}
     head, several = summaries[0], len(summaries) > 1
     table = Table(
         title=f"{head['method']} on {head['dataset']}, {head['model']}, "
@@ -138,25 +151,19 @@ def show_results(summaries: list[dict[str, Any]]) -> None:
         pad_edge=False,
     )
     table.add_column("seed")
-    shown = [k for k in columns if any(s.get(k) is not None for s in summaries)]
-    for key in shown:
-        table.add_column(columns[key], justify="right")
+    shown = columns(summaries)
+    for metric in shown:
+        table.add_column(metric.label, justify="right")
     for summary in summaries:
-        table.add_row(str(summary["seed"]), *(_cell(k, summary.get(k)) for k in shown))
+        table.add_row(str(summary["seed"]), *(m.show(summary.get(m.name)) for m in shown))
     if several:
         cells = []
-        for key in shown:
-            values = [s[key] for s in summaries if s.get(key) is not None]
-            scale, digits = (100, 1) if "accuracy" in key else (1, 2)
+        for metric in shown:
+            values = [s[metric.name] for s in summaries if s.get(metric.name) is not None]
+            scale, digits = (100, 1) if metric.percent else (1, 2)
             cells.append(mean_and_spread([scale * v for v in values], digits=digits, sign="±"))
         table.add_row("mean±std", *cells)
     Console().print(table)
-
-
-def _cell(key: str, value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value * 100:.2f}" if "accuracy" in key else f"{value:.2f}"
 
 
 def show_table(title: str, header: list[str], rows: list[list[str]]) -> None:

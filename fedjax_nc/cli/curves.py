@@ -8,17 +8,14 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from fedjax_nc.cli.columns import SPREAD, mean_and_spread, partition_in_words, seconds_in_words
 from fedjax_nc.cli.exits import answered
 from fedjax_nc.cli.reading import read
 from fedjax_nc.config import RunConfig, config_hash, to_dict
 from fedjax_nc.errors import UserError, command
+from fedjax_nc.metrics import BY_NAME
+from fedjax_nc.tables import SPREAD, mean_and_spread, partition_in_words, seconds_in_words
 
-PERSONAL = {
-    "client_accuracy": "clients",
-    "personal_accuracy": "personal",
-    "finetuned_accuracy": "fine-tuned",
-}
+PERSONAL = [BY_NAME[f"{whose}_accuracy"] for whose in ("client", "personal", "finetuned")]
 LAST = 10  # tested rounds whose mean is given beside the last one: single rounds swing
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -142,7 +139,7 @@ def markdown(panels: Panels) -> str:
         "last round",
         f"mean of last {LAST}",
     ]
-    head += ["best", *PERSONAL.values(), "s/round"]
+    head += ["best", *(metric.label for metric in PERSONAL), "s/round"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for groups in panels.values():
         for label, seeds in groups.items():
@@ -153,9 +150,9 @@ def markdown(panels: Panels) -> str:
             for value in (lambda c: c[-1], lambda c: statistics.fmean(c[-LAST:]), max):
                 cells.append(mean_and_spread([value(curve) for curve in curves]))
             own = [{**run.rows[-1], **run.summary} for run in seeds]
-            for key in PERSONAL:
-                found = [100 * one[key] for one in own if one.get(key) is not None]
-                cells.append(mean_and_spread(found))
+            for metric in PERSONAL:
+                found = [one[metric.name] for one in own if one.get(metric.name) is not None]
+                cells.append(mean_and_spread([100 * value for value in found]))
             cells.append(seconds_in_words([_seconds(run) for run in seeds]))
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", f"Accuracies in per cent; ±: {SPREAD}."])

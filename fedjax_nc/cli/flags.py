@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from fedjax_nc import effects, plugins, protocols
 from fedjax_nc.cli.reading import given_names, plugin_flag, read, values_of
 from fedjax_nc.config import RunConfig, check_seed, validate
-from fedjax_nc.data.catalogue import DATASETS, sized
+from fedjax_nc.data.catalogue import sized
 from fedjax_nc.errors import UserError, unknown
 from fedjax_nc.methods import catalogue
 from fedjax_nc.models.catalogue import check
@@ -67,8 +67,6 @@ def parse(argv: list[str], prog: str = "run") -> Command:
         name: [getattr(default, name), *values_of(argv, f"--{name}")][-1]  # the last one counts
         for name in ("method", "dataset", "protocol")
     }
-    if first["dataset"] not in DATASETS:
-        raise unknown("dataset", first["dataset"], allowed=DATASETS)
     base = protocols.resolve(first["protocol"], first["dataset"], spec=first["method"])
     hyper = catalogue.hyper_of(base.method)
     _check_hyper(argv, base.method, hyper=hyper)
@@ -82,7 +80,9 @@ def parse(argv: list[str], prog: str = "run") -> Command:
     validate(run)
     given = given_names(argv)
     if session.list == "no":
-        check(run.model, sized(run.dataset, run.data).shape)
+        shape = sized(run.dataset, run.data).shape
+        if shape:  # of the Hub's datasets only the examples tell it
+            check(run.model, shape)
         effects.check(given, run)
     _check_session(session, run, given=given)
     configs = tuple(dataclasses.replace(run, seed=seed) for seed in session.seeds or (run.seed,))

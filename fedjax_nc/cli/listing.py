@@ -155,7 +155,7 @@ def _datasets() -> Table:
     table = Table("dataset", "shape", "classes", "train", "test", "where from", title="Datasets")
     for spec in DATASETS.values():
         shape = "x".join(map(str, spec.shape))
-        source = spec.source.replace("prepare_data.py", command("prepare"))
+        source = spec.origin
         sizes = (str(spec.classes), str(spec.train), str(spec.test))
         table.add_row(spec.name, shape, *sizes, source)
     return table

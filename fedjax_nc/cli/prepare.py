@@ -6,10 +6,10 @@ from typing import Annotated, Any
 from fedjax_nc.cli.exits import answered
 from fedjax_nc.cli.reading import read
 from fedjax_nc.data import prepare as preparation
-from fedjax_nc.data.catalogue import PICTURES
+from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.errors import UserError, command
 
-NAMES = (*preparation.URLS, *PICTURES)
+NAMES = tuple(spec.name for spec in DATASETS.values() if spec.release or spec.subset)
 
 
 @answered

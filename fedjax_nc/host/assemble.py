@@ -1,5 +1,10 @@
-"""From a configuration to everything a run needs: data, model, method, executor."""
+"""The one assembly: from configurations, and what a caller brings along, to a run ready to start.
 
+The command, `fnc.run`, studies, benchmarks and tests all come through here.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,96 +14,84 @@ import numpy as np
 from fedjax_nc import models, tree
 from fedjax_nc.config import RunConfig
 from fedjax_nc.data import datasets, federated, stream
+from fedjax_nc.data.arrays import Arrays
 from fedjax_nc.data.catalogue import sized
+from fedjax_nc.data.spec import DatasetSpec
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods import registry
 from fedjax_nc.methods.base import Method, as_it_is
 from fedjax_nc.train import local
+from fedjax_nc.train import seeds as axis
 from fedjax_nc.train.executors import Executor, make_executor
 from fedjax_nc.train.local import Task
 from fedjax_nc.train.round import init_state
-from fedjax_nc.types import FederatedData, Pool, State, Table
+from fedjax_nc.train.seeds import Seeds
+from fedjax_nc.types import FederatedData, Model, Pool, State, Table
 
 
-class Seeds(NamedTuple):
-    """Several seeds that run as one program."""
+class Given(NamedTuple):
+    """What a caller brings along; everything else is found by the configuration's names."""
 
-    configs: tuple[RunConfig, ...]  # alike but for the seed
-    splits: tuple[federated.Split, ...]
-    axes: FederatedData  # `jax.vmap`'s axes of the data, stacked where seeds differ
+    method: Method | None = None
+    model: Any = None  # a flax module that maps inputs to features
+    dataset: tuple[DatasetSpec, Arrays] | None = None
+    partition: Callable[..., Any] | None = None  # (labels, clients, seed) -> lists of indices
+    split: federated.Split | None = None  # the partition itself, the same for every seed
+
+
+NOTHING = Given()
 
 
 class Job(NamedTuple):
-    """A run, ready to start; nothing has been written yet."""
+    """A run of one or several seeds, ready to start; nothing has been written yet."""
 
-    config: RunConfig  # of several seeds, the first's
+    configs: tuple[RunConfig, ...]  # one per seed, alike but for the seed
     task: Task
     executor: Executor
-    split: federated.Split
+    spec: DatasetSpec
+    splits: tuple[federated.Split, ...]  # one per seed
     data: FederatedData
-    warnings: tuple[str, ...]
-    seeds: Seeds | None = None
+    seeds: Seeds
+    warnings: tuple[str, ...] = ()
     host: stream.Host | None = None  # where the examples are when `data.pool` only has their shape
+    given: Given = NOTHING
+
+    @property
+    def config(self) -> RunConfig:
+        """The settings all seeds share."""
+        return self.configs[0]
 
     @property
     def feed(self) -> stream.Feed:
         """Where rounds and tests get their data."""
         if self.host is None:
             return stream.on_device(self.data)
-        cfg = self.config
         return stream.from_host(
             self.host,
             self.data,
-            participants=cfg.federation.participants,
-            batch_size=cfg.evaluation.batch_size,
+            participants=self.config.federation.participants,
+            batch_size=self.config.evaluation.batch_size,
             sharding=self.executor.everywhere,
         )
 
-    @property
-    def configs(self) -> tuple[RunConfig, ...]:
-        """Of every seed."""
-        return (self.config,) if self.seeds is None else self.seeds.configs
 
-    @property
-    def splits(self) -> tuple[federated.Split, ...]:
-        """Of every seed."""
-        return (self.split,) if self.seeds is None else self.seeds.splits
+def assemble(*configs: RunConfig, given: Given = NOTHING, strict: bool = False) -> Job:
+    """Loads the data, deals it, builds method, model and executor; finds bad input before any file.
 
-    @property
-    def axes(self) -> FederatedData | None:
-        """Of several seeds."""
-        return None if self.seeds is None else self.seeds.axes
-
-
-def prepare(*configs: RunConfig, strict: bool = False) -> Job:
-    """Load the data, deal it, build the model. Bad input is found here, before any file."""
+    Args:
+      *configs: one configuration per seed, alike but for the seed.
+      given: objects that take the place of the configuration's names.
+      strict: refuse clients without data instead of skipping them.
+    """
     cfg = configs[0]
-    spec = sized(cfg.dataset, cfg.data)
-    method = registry.build(cfg.method)
-    norm = cfg.federation.norm
-    model = models.build(
-        cfg.model,
-        spec.shape,
-        classes=spec.classes,
-        head=method.head,
-        norm=norm,
-        conv=cfg.execution.conv,
-        survival=method.survival,
-        words=spec.words,
-    )
-    if spec.is_text:
-        _check_words(cfg, method)
-    if cfg.evaluation.finetune and not method.finetune:
-        raise UserError(
-            f"'{method.name}' defines no fine-tuning: leave it out with --evaluation.no-finetune, "
-            "or choose a method that has a global model to start from, such as fedavg or fedetf"
-        )
-    for check in (t.check for p in method.phases for t in p.terms if t.check):
-        check(model, cfg.local.batch_size)
-    model = model._replace(init=jax.jit(model.init))  # traced once for this and the first state
-    jax.eval_shape(model.init, jax.random.key(0))  # a head that does not fit is told here
-    batches = federated.make_batches(spec, cfg.data.augment, normalise=cfg.data.normalise)
-    arrays = datasets.load(cfg.dataset, cfg.data.dir, spec=spec)
+    method = given.method or registry.build(cfg.method)
+    known = given.dataset[0] if given.dataset else sized(cfg.dataset, cfg.data)
+    task = None
+    if known.shape:  # what cannot work is refused before anything is read
+        task = make_task(cfg, known, method=method, module=given.model)
+    spec, arrays = given.dataset or datasets.read(cfg.dataset, cfg.data)
+    if task is None or spec != known:
+        task = make_task(cfg, spec, method=method, module=given.model)
     kept = federated.limit_examples(arrays.train_y, cfg.data.limit)
     y = arrays.train_y[kept]
     host = stream.Host(
@@ -113,14 +106,13 @@ def prepare(*configs: RunConfig, strict: bool = False) -> Job:
     arrays = arrays._replace(
         train_x=arrays.train_x if streamed else arrays.train_x[kept], train_y=y
     )
-    numbers = [c.partition_seed for c in configs]
-    splits = {
-        n: federated.split_clients(
-            cfg.data, cfg.federation.clients, seed=n, train_y=y, test_y=arrays.test_y
-        )
-        for n in dict.fromkeys(numbers)
-    }
-    warnings = dict.fromkeys(w for split in splits.values() for w in _missing(split, strict))
+    splits = _splits(configs, given, arrays=arrays)
+    distinct = {id(split): split for split in splits}
+    warnings = dict.fromkeys(
+        warning
+        for split in distinct.values()
+        for warning in federated.warnings_of(split, y, classes=spec.classes, strict=strict)
+    )
     executor = make_executor(
         cfg.execution.executor, devices=cfg.execution.devices, chunk=cfg.execution.chunk
     )
@@ -134,78 +126,170 @@ def prepare(*configs: RunConfig, strict: bool = False) -> Job:
             if streamed
             else None,
         )
-        for split in splits.values()
+        for split in distinct.values()
     ]
-    placed = data[0] if len(data) == 1 else _stack(data)
-    placed = placed if streamed else executor.place(placed)
-    task = Task(method, local.Trainer(model, cfg.local, batches=batches), federation=cfg.federation)
-    seeds = Seeds(configs, tuple(splits[n] for n in numbers), axes=_axes(own=len(data) > 1))
+    placed = data[0] if len(data) == 1 else stack_tables(data)
+    seeds = Seeds(len(configs))
     return Job(
-        cfg,
+        configs,
         task,
         executor=executor,
-        split=splits[numbers[0]],
-        data=placed,
+        spec=spec,
+        splits=splits,
+        data=placed if streamed else executor.place(placed),
+        seeds=seeds._replace(data=axis.own_tables()) if len(data) > 1 else seeds,
         warnings=tuple(warnings),
-        seeds=seeds if len(configs) > 1 else None,
         host=host if streamed else None,
+        given=given,
     )
 
 
-def only(job: Job, numbers: list[int]) -> Job:
-    """The same for these seeds of it."""
-    if job.seeds is None or len(numbers) == len(job.configs):
+def make_task(cfg: RunConfig, spec: DatasetSpec, *, method: Method, module: Any = None) -> Task:
+    """Makes what is trained and how; refuses combinations that cannot work."""
+    model = build_model(cfg, spec, method=method, module=module)
+    _check(cfg, spec, method=method, model=model)
+    model = model._replace(init=jax.jit(model.init))  # traced once for this and the first state
+    jax.eval_shape(model.init, jax.random.key(0))  # a head that does not fit is told here
+    make_batch = federated.make_batch(spec, cfg.data.augment, normalise=cfg.data.normalise)
+    trainer = local.Trainer(model, cfg.local, make_batch=make_batch)
+    return Task(method, trainer, federation=cfg.federation)
+
+
+def build_model(
+    cfg: RunConfig, spec: DatasetSpec, *, method: Method, module: Any = None, conv: str = ""
+) -> Model:
+    """Builds the configuration's network, or one around a brought module, with the method's head.
+
+    Args:
+      cfg: the configuration.
+      spec: what the network's inputs are.
+      method: whose head sits on the features.
+      module: a flax module to use in place of the configuration's model.
+      conv: how convolutions are computed, in place of the configuration's choice.
+    """
+    return models.build(
+        cfg.model if module is None else module,
+        spec.shape,
+        classes=spec.classes,
+        head=method.head,
+        norm=cfg.federation.norm,
+        conv=conv or cfg.execution.conv,
+        survival=method.survival,
+        words=spec.words,
+    )
+
+
+def only(job: Job, chosen: Sequence[int]) -> Job:
+    """Returns the same job for some of its seeds, given by their positions."""
+    if len(chosen) == len(job.configs):
         return job
-    configs, splits = [job.configs[i] for i in numbers], [job.splits[i] for i in numbers]
-    data, several = job.data, len(numbers) > 1
-    if job.seeds.axes.train is not None:
-        mine = (data.train, data.client_test, data.class_counts)
-        mine = tree.take(mine, np.array(numbers) if several else numbers[0])
-        data = data._replace(train=mine[0], client_test=mine[1], class_counts=mine[2])
-    seeds = Seeds(tuple(configs), tuple(splits), axes=job.seeds.axes) if several else None
-    return job._replace(config=configs[0], split=splits[0], data=data, seeds=seeds)
+    data, seeds = job.data, job.seeds._replace(count=len(chosen))
+    if job.seeds.data.train is not None:
+        alone = len(chosen) == 1
+        tables = tree.take(
+            (data.train, data.client_test, data.class_counts),
+            chosen[0] if alone else np.array(chosen),
+        )
+        data = data._replace(train=tables[0], client_test=tables[1], class_counts=tables[2])
+        seeds = Seeds(1) if alone else seeds
+    return job._replace(
+        configs=tuple(job.configs[i] for i in chosen),
+        splits=tuple(job.splits[i] for i in chosen),
+        data=data,
+        seeds=seeds,
+    )
 
 
-def first_state(job: Job, number: int = 0) -> tuple[State, bool]:
-    """A seed's state before round one, and whether client state stays in host memory."""
+def first_state(job: Job) -> State:
+    """Returns the state of all seeds before round one, where rounds expect it."""
+    return place(job, stack_states([state_of_seed(job, i) for i in range(len(job.configs))]))
+
+
+def state_of_seed(job: Job, number: int = 0) -> State:
+    """Returns one seed's state before round one, without the axis of seeds.
+
+    Client state above `--execution.client_state_mb` stays in host memory, as numpy arrays.
+    """
     count, megabytes = len(job.configs), job.config.execution.client_state_mb
     limit = megabytes * 1e6 / count if job.executor.jit else float("inf")
-    key = jax.random.key(job.configs[number].seed)
-    state = init_state(job.task, key, host_above=limit)
-    on_host = any(isinstance(x, np.ndarray) for x in jax.tree.leaves(state.clients))
-    if on_host and count > 1:
+    state = init_state(job.task, jax.random.key(job.configs[number].seed), host_above=limit)
+    if count > 1 and clients_on_host(state):
         raise UserError(
             f"--seeds_parallel: the client state of {count} seeds, "
             f"{count * tree.num_bytes(state.clients) / 1e6:.0f} MB, is above "
             f"--execution.client_state_mb={megabytes}: raise it, or leave out --seeds_parallel"
         )
-    return place(job, state, on_host=on_host), on_host
+    return state
 
 
-def place(job: Job, state: State, on_host: bool) -> State:
-    """Put a state where rounds expect it: on the devices, large client state in host memory."""
-    clients = dict(state.clients)
-    light = job.executor.place(
-        State(state.round, state.key, weights=state.weights, shared=state.shared, clients={})
-    )
-    if on_host:
-        clients = jax.tree.map(lambda x: np.array(x, copy=True), clients)
-    else:
-        clients = job.executor.place(clients)
-    return State(
-        light.round, light.key, weights=light.weights, shared=light.shared, clients=clients
-    )
+def stack_states(states: Sequence[State]) -> State:
+    """Puts the states of several seeds, or of one, along the axis of seeds."""
+
+    def stacked(*leaves: Any) -> Any:
+        on_host = isinstance(leaves[0], np.ndarray)
+        if len(leaves) == 1:
+            return leaves[0][None]
+        return (np if on_host else jnp).stack(leaves)
+
+    return jax.tree.map(stacked, *states)
+
+
+def clients_on_host(state: State) -> bool:
+    """Returns whether the client state stays in host memory."""
+    return any(isinstance(x, np.ndarray) for x in jax.tree.leaves(state.clients))
+
+
+def place(job: Job, state: State) -> State:
+    """Puts a state where rounds expect it; client state in host memory stays there."""
+    if not clients_on_host(state):
+        return job.executor.place(state)
+    light = job.executor.place(dataclasses.replace(state, clients={}))
+    return dataclasses.replace(light, clients=state.clients)
+
+
+def _splits(
+    configs: Sequence[RunConfig], given: Given, *, arrays: Arrays
+) -> tuple[federated.Split, ...]:
+    """Deals the examples, once for each different seed of the partition."""
+    cfg = configs[0]
+    if given.split is not None:
+        return (given.split,) * len(configs)
+    made = {
+        seed: federated.split_clients(
+            cfg.data,
+            cfg.federation.clients,
+            seed=seed,
+            train_y=arrays.train_y,
+            test_y=arrays.test_y,
+            partitioner=given.partition,
+        )
+        for seed in dict.fromkeys(c.partition_seed for c in configs)
+    }
+    return tuple(made[c.partition_seed] for c in configs)
 
 
 def _shapes(x: np.ndarray, split: federated.Split, participants: int) -> Any:
-    """The pool of a round whose examples come from the host."""
+    """Returns the shape of the pool of a round whose examples come from the host."""
     rows = stream.room(np.array([len(part) for part in split.train]), participants)
     struct: Any = jax.ShapeDtypeStruct
     return Pool(struct((rows, *x.shape[1:]), x.dtype), struct((rows,), np.int32))
 
 
-def _check_words(cfg: RunConfig, method: Method) -> None:
-    """Refuse what is made for images."""
+def _check(cfg: RunConfig, spec: DatasetSpec, *, method: Method, model: Model) -> None:
+    """Refuses combinations of method, model and data that cannot work."""
+    if spec.is_text:
+        _check_text(cfg, method)
+    if cfg.evaluation.finetune and not method.finetune:
+        raise UserError(
+            f"'{method.name}' defines no fine-tuning: leave it out with --evaluation.no-finetune, "
+            "or choose a method that has a global model to start from, such as fedavg or fedetf"
+        )
+    for check in (term.check for phase in method.phases for term in phase.terms if term.check):
+        check(model, cfg.local.batch_size)
+
+
+def _check_text(cfg: RunConfig, method: Method) -> None:
+    """Refuses what is made for images."""
     if cfg.data.augment:
         raise UserError(
             f"--data.augment {' '.join(cfg.data.augment)} changes images, and {cfg.dataset} is "
@@ -217,27 +301,8 @@ def _check_words(cfg: RunConfig, method: Method) -> None:
         )
 
 
-def _missing(split: federated.Split, strict: bool) -> list[str]:
-    """A warning about clients without data, if there are any."""
-    empty = [k for k, part in enumerate(split.train) if not len(part)]
-    if not empty:
-        return []
-    listed = ", ".join(map(str, empty[:10])) + ("..." if len(empty) > 10 else "")
-    message = f"{len(empty)} of {len(split.train)} clients have no training data ({listed})"
-    if strict or len(empty) == len(split.train):
-        raise UserError(f"{message}: choose another partition or seed, or leave out --strict")
-    return [f"{message}: they are skipped"]
-
-
-def _axes(own: bool) -> FederatedData:
-    """What of the data is stacked: never the examples, the tables if seeds have their own."""
-    tables: Any = 0 if own else None
-    nothing: Any = None
-    return FederatedData(nothing, tables, tables, nothing, tables)
-
-
-def _stack(parts: list[FederatedData]) -> FederatedData:
-    """Every seed's tables in one array, padded to the longest."""
+def stack_tables(parts: Sequence[FederatedData]) -> FederatedData:
+    """Puts every seed's tables in one array, padded to the longest row."""
 
     def table(tables: list[Table]) -> Table:
         longest = max(t.index.shape[1] for t in tables)

@@ -11,26 +11,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_nc import config, flops, models, protocols, tree
-from fedjax_nc.data import federated
 from fedjax_nc.data.catalogue import sized
 from fedjax_nc.errors import UserError
-from fedjax_nc.host.assemble import Job, first_state
+from fedjax_nc.host.assemble import Job, build_model, clients_on_host, first_state, make_task
 from fedjax_nc.methods import catalogue, registry
-from fedjax_nc.methods.base import Phase, View
+from fedjax_nc.methods.base import Phase
 from fedjax_nc.train import local
-from fedjax_nc.train.local import Task
-from fedjax_nc.train.round import make_round, sent
+from fedjax_nc.train import seeds as axis
+from fedjax_nc.train.client import Row, make_broadcast, make_view
+from fedjax_nc.train.round import make_round
 from fedjax_nc.train.schedule import make_hyper
 from fedjax_nc.train.traffic import traffic
-from fedjax_nc.types import ClientInfo, HeadSpec, Pool, State
+from fedjax_nc.types import HeadSpec, Pool, State
 
 MEASURED_SECONDS, MEASURED_STEPS = 2.0, 5  # of the measured local step, at most
 
 
 def facts(job: Job) -> dict[str, str]:
-    """What --dry-run shows."""
-    cfg = job.config
-    state, on_host = first_state(job)
+    """Returns what a dry run shows of a job of one seed."""
+    cfg, state = job.config, axis.take(first_state(job), 0)
     sizes = np.asarray(job.data.train.size)
     per_phase = [
         local.loop_counts(p, cfg.local, size=jnp.asarray(sizes)) for p in job.task.method.phases
@@ -39,6 +38,7 @@ def facts(job: Job) -> dict[str, str]:
     share = cfg.federation.participants / cfg.federation.clients
     up, down = traffic(job.task, job.data.pool)
     params = {g: tree.num_elements(p) for g, p in state.weights.params.items()}
+    on_host = clients_on_host(state)
     result = {
         "method": cfg.method,
         "model": f"{cfg.model}, {sum(params.values()):,} parameters "
@@ -49,8 +49,8 @@ def facts(job: Job) -> dict[str, str]:
         "classes per client": _classes(np.asarray(job.data.class_counts)),
         "local steps": f"{steps.min()} to {steps.max()} per client, "
         f"{steps.sum() * share:.0f} per round on average",
-        "FLOPs per round": f"{round_flops(job, state) / 1e9:.2f} G "
-        f"({step_flops(job, state, phase=job.task.method.phases[0]) / 1e6:.1f} M per step of "
+        "FLOPs per round": f"{round_flops(job) / 1e9:.2f} G "
+        f"({step_flops(job, job.task.method.phases[0]) / 1e6:.1f} M per step of "
         f"{cfg.local.batch_size})",
         "upload, download": f"{up / 1e6:.3f} MB, {down / 1e6:.3f} MB per client and round",
         "client state": f"{tree.num_bytes(state.clients) / 1e6:.1f} MB in "
@@ -59,54 +59,47 @@ def facts(job: Job) -> dict[str, str]:
         "rounds": str(cfg.rounds),
     }
     if job.executor.jit and not on_host:
-        round_fn = make_round(job.task, job.executor)
-        lowered = round_fn.lower(state, make_hyper(job.task, 0), job.data)  # type: ignore[attr-defined]
-        memory = lowered.compile().memory_analysis()
-        peak = memory.argument_size_in_bytes + memory.output_size_in_bytes
-        peak += memory.temp_size_in_bytes - memory.alias_size_in_bytes
-        result["peak memory"] = f"about {peak / 1e6:.0f} MB per device (arguments + temporaries)"
+        result["peak memory"] = _peak_memory(job, state)
     for warning in job.warnings:
         result["warning"] = warning
     return result
 
 
-def round_flops(job: Job, state: State) -> float:
-    """Operations of a round on average over who takes part."""
+def _peak_memory(job: Job, state: State) -> str:
+    """Returns what the compiled round needs on each device."""
+    round_fn = make_round(job.task, job.executor)
+    lowered = round_fn.lower(state, make_hyper(job.task, 0), job.data)  # type: ignore[attr-defined]
+    memory = lowered.compile().memory_analysis()
+    peak = memory.argument_size_in_bytes + memory.output_size_in_bytes
+    peak += memory.temp_size_in_bytes - memory.alias_size_in_bytes
+    return f"about {peak / 1e6:.0f} MB per device (arguments + temporaries)"
+
+
+def round_flops(job: Job) -> float:
+    """Returns the operations of a round, on average over who takes part."""
     sizes, total = job.data.train.size, 0.0
     for phase in job.task.method.phases:
         shuffles, each = local.loop_counts(phase, job.config.local, size=sizes)
         steps = float(np.mean(np.broadcast_to(shuffles * each, sizes.shape)))
-        total += step_flops(job, state, phase=phase) * steps * job.config.federation.participants
+        total += step_flops(job, phase) * steps * job.config.federation.participants
     return total
 
 
-def step_flops(job: Job, state: State, phase: Phase) -> int:
-    """Operations of one local step: a forward and backward pass with all the method's terms.
+def step_flops(job: Job, phase: Phase) -> int:
+    """Returns the operations of one local step: forward and backward pass with all terms.
 
-    Counted on plain convolutions, whatever the run's lowering computes instead.
+    They are counted on plain convolutions, whatever the run's lowering computes instead.
     """
-    cfg, data, hyper = job.config, job.data, make_hyper(job.task, 0)
-    plain = models.build(
-        cfg.model,
-        data.pool.x.shape[1:],
-        classes=data.class_counts.shape[-1],
-        head=job.task.method.head,
-        norm=cfg.federation.norm,
-        conv="native",
-        survival=job.task.method.survival,
-        words=cfg.data.words,
+    plain = build_model(
+        job.config, job.spec, method=job.task.method, module=job.given.model, conv="native"
     )
-    trainer = job.task.trainer._replace(model=plain)
-    size = jnp.asarray(trainer.local.batch_size, jnp.int32)
-    numbers = jnp.zeros(trainer.local.batch_size, jnp.int32)
-    info = ClientInfo(
-        size, data.class_counts[0], num_steps=size, lr=hyper.lr, momentum=trainer.local.momentum
-    )
-    kept, weights = tree.take(dict(state.clients), 0), state.weights
-    view = View(
-        weights, weights, shared=sent(job.task.method, state.shared), client=kept, info=info
-    )
-    client = local.Client(data.pool, numbers, view=view, key=state.key)  # whose pool nobody reads
+    task = job.task._replace(trainer=job.task.trainer._replace(model=plain))
+    trainer = task.trainer
+    state, pool = axis.take(first_state(job), 0), job.data.pool
+    row = _one_batch(job, state)
+    broadcast = make_broadcast(task, state, hyper=make_hyper(task, 0), pool=pool)
+    view = make_view(task, broadcast, row)
+    client = local.Client(pool, row.index, view=view, key=state.key)  # whose pool nobody reads
     groups = tuple(state.weights.params) if phase.train is None else phase.train
 
     def step(trainable, pool):
@@ -117,21 +110,21 @@ def step_flops(job: Job, state: State, phase: Phase) -> int:
             client=client,
             start=state.weights,
         )
-        batch = trainer.batches(pool, numbers, numbers == 0, None)
+        batch = trainer.make_batch(pool, row.index, row.index == 0, None)
         return jax.grad(objective, has_aux=True)(trainable, state.weights.stats, batch, state.key)
 
-    return flops.count(step, tree.pick(state.weights.params, groups), data.pool)
+    return flops.count(step, tree.pick(state.weights.params, groups), pool)
 
 
 class Size(NamedTuple):
-    """Of a model with a linear head."""
+    """How large a model with a linear head is."""
 
     parameters: int
     multiply_adds: int  # of one input's forward pass
 
 
 def size_of(model: str, shape: tuple[int, ...], classes: int) -> Size:
-    """Counted on plain convolutions; papers call millions of multiply-adds MFLOPs."""
+    """Counts a model on plain convolutions; papers call millions of multiply-adds MFLOPs."""
     plain = models.build(model, shape, classes=classes, head=HeadSpec(), conv="native")
     weights = jax.eval_shape(plain.init, jax.random.key(0))
     x = jnp.zeros((1, *shape), int if len(shape) == 1 else float)
@@ -140,7 +133,7 @@ def size_of(model: str, shape: tuple[int, ...], classes: int) -> Size:
 
 
 class Messages(NamedTuple):
-    """Bytes a client sends and receives in a round, with this model."""
+    """How many bytes a client sends and receives in a round, with this model."""
 
     model: str
     up: int
@@ -150,40 +143,33 @@ class Messages(NamedTuple):
 def messages(
     dataset: str, follow: Callable[[list[str]], Iterable[str]] = iter
 ) -> dict[str, Messages]:
-    """Of every method on this dataset, with the protocol's network or one the method accepts.
+    """Counts every method's bytes on a dataset.
 
-    `follow` hands on the names of the methods and may show how far it is.
+    The network is the quick protocol's, or `resnet8` where the method needs a residual one.
+
+    Args:
+      dataset: the name of the dataset.
+      follow: hands on the names of the methods and may show how far it is.
     """
     spec = sized(dataset, config.Data())
     pool = Pool(jnp.zeros((1, *spec.shape), jnp.uint8), jnp.zeros(1, jnp.int32))
-    batches = federated.make_batches(spec, (), normalise=config.Data().normalise)
     found = {}
     for name in follow(list(catalogue.bases())):
-        cfg, method = protocols.resolve("quick", dataset, spec=name), registry.build(name)
+        cfg = protocols.resolve("quick", dataset, spec=name)
         for network in (cfg.model, "resnet8"):
             try:
-                model = models.build(
-                    network,
-                    spec.shape,
-                    classes=spec.classes,
-                    head=method.head,
-                    survival=method.survival,
-                    words=spec.words,
+                task = make_task(
+                    dataclasses.replace(cfg, model=network), spec, method=registry.build(name)
                 )
-                for check in (t.check for p in method.phases for t in p.terms if t.check):
-                    check(model, cfg.local.batch_size)
             except UserError:
                 continue
-            task = Task(
-                method, local.Trainer(model, cfg.local, batches=batches), federation=cfg.federation
-            )
             found[name] = Messages(network, *traffic(task, pool))
             break
     return found
 
 
 def _where(job: Job) -> str:
-    """Where the examples are."""
+    """Says where the examples are."""
     pool = tree.num_bytes(job.data.pool) / 1e6
     if job.host is None:
         return f"pool {pool:.1f} MB on the device"
@@ -203,49 +189,39 @@ def estimate(job: Job) -> dict[str, str]:
     """
     if not job.executor.jit:
         return {}
-    state, _ = first_state(job)
     first = job.task.method.phases[0]
-    each = step_seconds(job, state, phase=first)
-    steps = round_flops(job, state) / step_flops(job, state, phase=first)
+    each = step_seconds(job, first)
+    steps = round_flops(job) / step_flops(job, first)
     at_once = min(job.executor.devices, job.config.federation.participants)
     total = each * steps * job.config.rounds / at_once
     about = f"about {duration(total)} on this machine, without tests"
     return {"time": f"{about} ({duration(each)} a local step, measured)"}
 
 
-def step_seconds(job: Job, state: State, phase: Phase) -> float:
+def step_seconds(job: Job, phase: Phase) -> float:
     """Returns the seconds of one compiled local step on every device at once: a median."""
-    size, pool = job.config.local.batch_size, job.data.pool
+    task, state, pool = job.task, axis.take(first_state(job), 0), job.data.pool
+    size = task.trainer.local.batch_size
     pool = Pool(jnp.zeros((size, *pool.x.shape[1:]), pool.x.dtype), jnp.zeros(size, pool.y.dtype))
     once = phase._replace(steps=1, epochs=None, share=1.0, repeats=None)
-    hyper, number = make_hyper(job.task, 0), jnp.asarray(size, jnp.int32)
-    counts = job.data.class_counts[0]
 
     @jax.jit
-    def step(state, client_state, pool):
-        info = ClientInfo(
-            number,
-            counts,
-            num_steps=number,
-            lr=hyper.lr,
-            momentum=job.config.local.momentum,
-        )
-        shared = sent(job.task.method, state.shared)
-        view = View(state.weights, state.weights, shared=shared, client=client_state, info=info)
+    def step(state, row, pool):
+        broadcast = make_broadcast(task, state, hyper=make_hyper(task, 0), pool=pool)
+        client = local.Client(pool, row.index, view=make_view(task, broadcast, row), key=row.key)
         return local.run_phase(
-            job.task.trainer,
+            task.trainer,
             once,
             term_weights=local.default_weights(phase),
-            lr=hyper.lr,
-            client=local.Client(pool, jnp.arange(size), view=view, key=state.key),
-            start=state.weights,
+            lr=broadcast.hyper.lr,
+            client=client,
+            start=client.view.received,
             opt=None,
-            key=state.key,
+            key=row.key,
         )[0]
 
-    light = dataclasses.replace(state, clients={})
-    client_state = tree.take(dict(state.clients), 0)
-    inputs = job.executor.place((light, client_state, pool))
+    row = _one_batch(job, state)
+    inputs = job.executor.place((dataclasses.replace(state, clients={}), row, pool))
     jax.block_until_ready(step(*inputs))
     times, end = [], time.perf_counter() + MEASURED_SECONDS
     while not times or (time.perf_counter() < end and len(times) < MEASURED_STEPS):
@@ -253,6 +229,20 @@ def step_seconds(job: Job, state: State, phase: Phase) -> float:
         jax.block_until_ready(step(*inputs))
         times.append(time.perf_counter() - start)
     return statistics.median(times)
+
+
+def _one_batch(job: Job, state: State) -> Row:
+    """Returns a client that has one batch of examples."""
+    size = job.task.trainer.local.batch_size
+    return Row(
+        jnp.asarray(0),
+        jnp.arange(size),
+        size=jnp.asarray(size, jnp.int32),
+        steps=jnp.asarray(1, jnp.int32),
+        class_counts=jnp.ones(job.spec.classes),
+        key=state.key,
+        state=tree.take(dict(state.clients), 0),
+    )
 
 
 def duration(seconds: float) -> str:

@@ -23,7 +23,13 @@ class Probe(NamedTuple):
 
 
 def choose(job: Job, examples: int, few: int = BATCH) -> Probe:
-    """So many test examples and so few training examples, or all there are."""
+    """Chooses examples, class balanced and the same every time.
+
+    Args:
+      job: the run.
+      examples: how many test examples, if there are as many.
+      few: how many of the clients' training examples, likewise.
+    """
     y = np.asarray(job.data.pool.y if job.host is None else job.host.y)
     kinds = [np.unique(np.concatenate(_rows(table))) for table in (job.data.test, job.data.train)]
     test, train = (
@@ -36,7 +42,7 @@ def choose(job: Job, examples: int, few: int = BATCH) -> Probe:
 
 
 def spread(job: Job, clients: int) -> np.ndarray:
-    """So many clients with data, from the largest to the smallest; 0 is all of them."""
+    """Chooses clients with data, evenly spread from the largest to the smallest; 0 is all."""
     sizes = np.asarray(job.data.train.size)
     order = np.argsort(-sizes, kind="stable")[: int(np.sum(sizes > 0))]
     wanted = min(clients or len(order), len(order))
@@ -44,17 +50,17 @@ def spread(job: Job, clients: int) -> np.ndarray:
 
 
 def _rows(table: Table) -> list[np.ndarray]:
-    """Of every client, and of every seed if there are several."""
+    """Returns the examples of every client, of all seeds."""
     index, sizes = np.asarray(table.index), np.asarray(table.size)
     rows = zip(index.reshape(-1, index.shape[-1]), sizes.ravel(), strict=True)
     return [row[:size] for row, size in rows]
 
 
-def _pool(job: Job, numbers: np.ndarray) -> Pool:
-    """These examples in this order, wherever they are now."""
+def _pool(job: Job, indices: np.ndarray) -> Pool:
+    """Returns these examples in this order, wherever they are now."""
     if job.host is None:
-        return Pool(*tree.take(tuple(job.data.pool), numbers))
-    table = stream.Rows(numbers[None], np.array([len(numbers)]))
-    x, y, (table,) = stream.gather(job.host, len(np.unique(numbers)), tables=[table])
+        return Pool(*tree.take(tuple(job.data.pool), indices))
+    table = stream.Rows(indices[None], np.array([len(indices)]))
+    x, y, (table,) = stream.gather(job.host, len(np.unique(indices)), tables=[table])
     order = table.index[0]
     return Pool(jnp.asarray(x[order]), jnp.asarray(y[order]))

@@ -1,12 +1,12 @@
 """Cheap analyses of the global model while it trains, recorded beside its accuracy."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from fedjax_nc.analysis import measures, outputs
 from fedjax_nc.host import examples
@@ -28,28 +28,28 @@ class Track(NamedTuple):
 
 
 def make_track(job: Job, names: tuple[str, ...]) -> Callable[[State, Hyper], dict[str, Any]]:
-    """A function of (state, the coming round's hyper) to arrays, on the devices.
+    """Makes the analyses of these names, a function of (state, the coming round's hyper).
 
-    Of several seeds the arrays have a leading axis.
+    Its results are arrays on the devices, with an axis of seeds.
     """
-    task, executor, seeds = job.task, job.executor, job.axes
+    task, executor, seeds = job.task, job.executor, job.seeds
     looked, clients = examples.choose(job, EXAMPLES), job.config.federation.clients
     # by number, not by size: a seed's records do not depend on those it runs beside
     ids = np.unique(np.linspace(0, clients - 1, CLIENTS).round().astype(int))
     outputs_fn = outputs.make_outputs(task, executor)
     models_fn = outputs.make_local_models(task, executor)
     clients_fn = outputs.make_outputs_of_clients(task, executor)
-    axis = 0 if seeds is None else 1
 
-    def seen_by(weights, state, kept, hyper, data, pool, batches):
+    def outputs_of_seed(weights, state, client_state, hyper, data, pool, batches):
         seen = outputs_fn(weights, pool, batches)
         if "alignment" not in names:
             return seen, None
-        models = models_fn(state, jnp.asarray(ids), kept, hyper, data)
+        models = models_fn(state, jnp.asarray(ids), client_state, hyper, data)
         vectors = jnp.swapaxes(models.params["head"]["kernel"], -1, -2)
         return seen, (clients_fn(models, pool, batches), vectors, data.class_counts[ids] > 0)
 
-    def numbers(seen, vectors, clients):
+    def measures_of_seed(inputs):
+        seen, vectors, clients = inputs
         found: dict[str, Any] = {}
         if "collapse" in names:
             found["collapse"] = measures.collapse_of(seen, vectors)["projected"]
@@ -60,26 +60,21 @@ def make_track(job: Job, names: tuple[str, ...]) -> Callable[[State, Hyper], dic
             found["alignment"] = measures.alignment_of(local, seen, vectors=own, observed=observed)
         return found
 
-    def run(weights, state, kept, hyper, data, looked):
-        args = (weights, state, kept, hyper, data, looked.pool, looked.test)
+    def run(weights, state, client_state, hyper, data, looked):
+        each = seeds.over(outputs_of_seed, (0, 0, 0, None, seeds.data, None, None))
+        seen, clients = each(weights, state, client_state, hyper, data, looked.pool, looked.test)
         vectors = jnp.swapaxes(weights.params["head"]["kernel"], -1, -2)
-        if seeds is None:
-            seen, clients = seen_by(*args)
-            return numbers(seen, vectors, clients)
-        seen, clients = jax.vmap(seen_by, (0, 0, 0, None, seeds, None, None))(*args)
         # one seed after another: jaxlib 0.10.2 may wait for ever on a batch of LAPACK calls
-        return lax.map(lambda one: numbers(*one), (seen, vectors, clients))
+        return seeds.one_by_one(measures_of_seed, (seen, vectors, clients))
 
     run = jax.jit(run) if executor.jit else run
 
     def track(state: State, hyper: Hyper) -> dict[str, Any]:
-        weights = task.method.tested(state.weights, state.shared)
-        kept = jax.tree.map(lambda x: x.take(ids, axis=axis), dict(state.clients))
-        light = State(
-            state.round, state.key, weights=state.weights, shared=state.shared, clients={}
-        )
+        weights = job.seeds.over(task.method.tested, (0, 0))(state.weights, dict(state.shared))
+        client_state = jax.tree.map(lambda x: x.take(ids, axis=1), dict(state.clients))
+        light = dataclasses.replace(state, clients={})
         data = next(iter(job.feed.clients([ids])))
-        return run(weights, light, executor.place(kept), hyper, data, looked)
+        return run(weights, light, executor.place(client_state), hyper, data, looked)
 
     return track
 

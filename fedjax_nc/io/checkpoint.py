@@ -21,26 +21,28 @@ def open_manager(directory: Path) -> ocp.CheckpointManager:
     return ocp.CheckpointManager(directory.absolute(), options=options)
 
 
-def save(managers: list[ocp.CheckpointManager], state: State) -> None:
-    """Write the state, of as many seeds, in the background under its round's number."""
+def save(managers: list[ocp.CheckpointManager | None], state: State) -> None:
+    """Writes each seed's state in the background under its round's number.
+
+    Args:
+      managers: one per seed, all None for a run that is kept in memory.
+      state: the state of all seeds.
+    """
+    open_ones = [manager for manager in managers if manager is not None]
+    if not open_ones:
+        return
     # a copy on the host: the round donates its input, and Orbax reads after we have gone on
     content = _to_host(state)
-    for i, manager in enumerate(managers):
-        own = jax.tree.map(lambda x, i=i: x[i], content) if len(managers) > 1 else content
-        own = jax.tree.map(np.asarray, own)  # a number of a vector is no array
+    for i, manager in enumerate(open_ones):
+        own = jax.tree.map(lambda x, i=i: np.asarray(x[i]), content)
         manager.save(int(own["round"]), args=ocp.args.StandardSave(own))
 
 
-def stack(states: list[State]) -> State:
-    """Several seeds' states as one."""
-    content = jax.tree.map(lambda *x: np.stack(x), *map(_to_host, states))
-    return _from_host(content, states[0])
-
-
 def restore(manager: ocp.CheckpointManager, template: State) -> tuple[State | None, list[str]]:
-    """The newest state that can be read, and a warning for each that cannot.
+    """Returns the newest state that can be read, and a warning for each that cannot.
 
-    None when there is no checkpoint yet. Unreadable ones are removed, so the run can go on.
+    The state is None when there is no checkpoint yet. Unreadable ones are removed, so that the run
+    can go on. The template is a state of one seed without the axis of seeds, as checkpoints are.
     """
     warnings = []
     bad = []
@@ -93,6 +95,12 @@ def load(directory: Path, template: State, step: int) -> State:
             ) from error
 
 
+def raw(directory: Path, step: int) -> dict[str, Any]:
+    """Returns a checkpoint's content as it is stored, without a state to compare it with."""
+    with ocp.CheckpointManager(directory.absolute()) as manager:
+        return manager.restore(step, args=ocp.args.StandardRestore())
+
+
 def _steps(directory: Path) -> list[int]:
     """Rounds of which there is a finished checkpoint."""
     return sorted(int(p.name) for p in directory.glob("*") if p.name.isdigit())
@@ -136,7 +144,8 @@ def _to_host(state: State) -> dict[str, Any]:
 
 def _from_host(content: Any, template: State) -> State:
     def like(x, t):
-        return jnp.asarray(np.asarray(x, t.dtype))  # not compiled, as a cast on the device is
+        value = np.asarray(x, t.dtype)  # not compiled, as a cast on the device is
+        return np.array(value) if isinstance(t, np.ndarray) else jnp.asarray(value)
 
     return State(
         jnp.array(content["round"], jnp.int32),

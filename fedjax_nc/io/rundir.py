@@ -1,6 +1,5 @@
 """A run's directory: who may write there, and the files that explain it to a stranger."""
 
-import copy
 import json
 import os
 import platform
@@ -9,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,22 @@ import yaml
 
 from fedjax_nc import config, errors
 from fedjax_nc.errors import UserError
+from fedjax_nc.io import records
+from fedjax_nc.io.files import write_atomically
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "tensorflow-datasets", "numpy")
 
 
 def path_of(out: str, cfg: config.RunConfig) -> Path:
-    """runs/{dataset}-{partition}/{method}/{confighash}/seed{k}."""
-    method = "".join(c if c.isalnum() or c in "._=," else "-" for c in cfg.method.replace(" ", ""))
-    data = f"{cfg.dataset}-{config.partition_name(cfg.data)}"
-    return Path(out) / data / method / config.config_hash(cfg) / f"seed{cfg.seed}"
+    """Returns a seed's directory: runs/{dataset}-{partition}/{method}/{confighash}/seed{k}."""
+    dataset = Path(cfg.dataset).stem if cfg.dataset.endswith(".npz") else cfg.dataset
+    data = f"{_safe(dataset)}-{_safe(config.partition_name(cfg.data))}"
+    return Path(out) / data / _safe(cfg.method) / config.config_hash(cfg) / f"seed{cfg.seed}"
+
+
+def _safe(name: str) -> str:
+    """Returns a name that is one part of a path on every system."""
+    return "".join(c if c.isalnum() or c in "._=,@" else "-" for c in name.replace(" ", ""))
 
 
 def check(directory: Path, cfg: config.RunConfig, *, overwrite: bool) -> None:
@@ -42,9 +49,14 @@ def check(directory: Path, cfg: config.RunConfig, *, overwrite: bool) -> None:
 
 
 def describe(
-    directory: Path, cfg: config.RunConfig, command: list[str], *, overwrite: bool
+    directory: Path,
+    cfg: config.RunConfig,
+    *,
+    command: list[str],
+    plugins: Sequence[dict[str, str]] = (),
+    overwrite: bool = False,
 ) -> None:
-    """Make the directory, emptied first under `overwrite`, and say in it what it is."""
+    """Makes the directory, emptied first under `overwrite`, and says in it what it is."""
     try:
         if overwrite and directory.exists():
             shutil.rmtree(directory)
@@ -55,7 +67,28 @@ def describe(
         directory / "config.yaml", yaml.safe_dump(config.to_dict(cfg), sort_keys=False)
     )
     write_atomically(directory / "command.txt", shlex.join(command) + "\n")
-    write_atomically(directory / "environment.json", json.dumps(environment(), indent=2) + "\n")
+    facts = environment() | ({"plugins": list(plugins)} if plugins else {})
+    write_atomically(directory / "environment.json", json.dumps(facts, indent=2) + "\n")
+
+
+def finished(
+    directory: Path, *, track: Sequence[str] = (), track_every: int = 1
+) -> tuple[list[dict[str, Any]], dict[str, Any]] | None:
+    """Returns the records and the summary of a finished run, None of one that is not.
+
+    A finished run that does not hold the records that `track` asks for is refused.
+    """
+    if not (directory / "summary.json").exists():
+        return None
+    rows = records.read(directory / "metrics.jsonl")
+    due = [row for row in rows if row["round"] % track_every == 0]
+    absent = [name for name in track if any(name not in row for row in due)]
+    if absent:
+        raise UserError(
+            f"--track={','.join(absent)} records while training, and {directory} is already "
+            "finished: add --overwrite to train it again"
+        )
+    return rows, json.loads((directory / "summary.json").read_text())
 
 
 def read(directory: Path) -> config.RunConfig:
@@ -85,14 +118,8 @@ def _read_config(directory: Path) -> Any:
 
 
 def _identity(content: Any) -> Any:
-    """A configuration without where its data lies and when it saves, which may change."""
-    if not isinstance(content, dict):
-        return None
-    content = copy.deepcopy(content)
-    content.get("data", {}).pop("dir", None)
-    for name in ("checkpoint_every", "pool_mb"):
-        content.get("execution", {}).pop(name, None)
-    return content
+    """Returns what of a configuration can change a number, and nothing for a damaged one."""
+    return config.identity(content) if isinstance(content, dict) else None
 
 
 def environment() -> dict[str, Any]:
@@ -110,13 +137,6 @@ def environment() -> dict[str, Any]:
         "devices": [str(d) for d in jax.devices()],
         "git_commit": _git_commit(),
     }
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that a killed run leaves the old one or the new one."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
 
 
 def _git_commit() -> str | None:

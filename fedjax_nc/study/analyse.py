@@ -22,7 +22,7 @@ from fedjax_nc.figures import hessian as figures_hessian
 from fedjax_nc.figures import landscape as figures_landscape
 from fedjax_nc.figures import relations as figures_relations
 from fedjax_nc.figures import spectrum as figures_spectrum
-from fedjax_nc.io import checkpoint, rundir
+from fedjax_nc.io import checkpoint, files, rundir
 from fedjax_nc.study import cost, curvature, geometry, subject
 from fedjax_nc.study.options import STUDIES, Options, chosen
 from fedjax_nc.study.subject import Progress, Subject
@@ -144,7 +144,7 @@ def analyse(
                 "numbers": numbers,
             }
             folder.mkdir(exist_ok=True)
-            rundir.write_atomically(file, json.dumps(known) + "\n")
+            files.write_atomically(file, json.dumps(known) + "\n")
         found[name] = known["numbers"]
         progress("studies", len(found), len(names))
     return found
@@ -180,7 +180,7 @@ def publish(
     title = " and ".join(runs) if len(runs) < 4 else f"{len(runs)} runs"
     page = report.page(f"Why: {title}", _facts(directories), sections=sections)
     path = folder / "report.html"
-    rundir.write_atomically(path, page)
+    files.write_atomically(path, page)
     return path
 
 

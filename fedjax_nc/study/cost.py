@@ -29,7 +29,7 @@ def cost(run: Subject, progress: Progress) -> dict[str, Any]:
         "bytes_down": down,
         "participants": cfg.federation.participants,
         "curve": curve,
-        "flops_per_round": dry_run.round_flops(job, run.state),
+        "flops_per_round": dry_run.round_flops(job),
     }
     return numbers | {"targets": _reached(numbers, run.options.targets or _shares([numbers]))}
 

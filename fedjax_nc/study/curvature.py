@@ -178,7 +178,7 @@ def _small_network(features: int, classes: int) -> Model:
 
 def _hessian(run: Subject, weights: Weights, several: bool = False) -> products.Hessian:
     task, few = run.job.task, run.probe.train
-    model, batches = task.trainer.model, task.trainer.batches
+    model, batches = task.trainer.model, task.trainer.make_batch
     make = run.once(
         "hessian",
         lambda: products.make_hessian(

@@ -15,7 +15,7 @@ from fedjax_nc import losses, tree
 from fedjax_nc.analysis import outputs
 from fedjax_nc.errors import UserError
 from fedjax_nc.host import examples
-from fedjax_nc.host.assemble import Job, first_state, place, prepare
+from fedjax_nc.host.assemble import Job, assemble, place, state_of_seed
 from fedjax_nc.io import checkpoint, rundir
 from fedjax_nc.methods.base import Method, trained_groups
 from fedjax_nc.study.options import Options
@@ -142,11 +142,11 @@ def load(directory: Path, options: Options, data_dir: str | None = None) -> Subj
         data=dataclasses.replace(cfg.data, dir=where),
         execution=dataclasses.replace(cfg.execution, executor="auto", devices=0),
     )
-    job = prepare(cfg)
-    template, on_host = first_state(job)
+    job = assemble(cfg)
+    template = state_of_seed(job, 0)
     number = options.round or checkpoint.last(directory / "ckpt")
     state = checkpoint.load(directory / "ckpt", template, step=number)
-    found = Subject(directory, job, state=place(job, state, on_host=on_host), options=options)
+    found = Subject(directory, job, state=place(job, state), options=options)
     if not found.trained:
         raise UserError(
             f"{directory}: '{cfg.method}' shares no parameters, so there is no global model to "

@@ -204,7 +204,7 @@ def _in_python(fn: ClientFn, broadcast: Any, rows: Any) -> tuple[Any, Any]:
             try:
                 out, upload = fn(broadcast, row)
             except Exception as error:
-                name = row["id"] if isinstance(row, dict) else i
+                name = getattr(row, "id", i)
                 error.add_note(f"while running client {name}")
                 raise
             outs.append(out)

@@ -15,6 +15,7 @@ from jax import lax
 
 from fedjax_nc import config, tree
 from fedjax_nc.methods.base import SGD, Context, Method, Phase, Repeat, View
+from fedjax_nc.train import keys
 from fedjax_nc.types import Hyper, Model, Pool, Table, Weights
 
 
@@ -23,7 +24,7 @@ class Trainer(NamedTuple):
 
     model: Model
     local: config.Local
-    batches: Any  # (pool, numbers, mask, key) -> Batch
+    make_batch: Any  # (pool, indices, mask, key) -> Batch
 
 
 class Task(NamedTuple):
@@ -38,7 +39,7 @@ class Client(NamedTuple):
     """One client's side of a round."""
 
     pool: Pool
-    index: jax.Array  # numbers of its examples, padded
+    index: jax.Array  # of its examples, padded
     view: View
     key: jax.Array
 
@@ -105,7 +106,7 @@ def make_objective(trainer: Trainer, phase: Phase, term_weights, client: Client,
     def objective(trainable, stats, batch, key, wanted=lambda name: True):
         weights = Weights({**start.params, **trainable}, stats)
         key_model, key_terms = jax.random.split(key)
-        batches = phase.augment(batch, jax.random.fold_in(key, 2))
+        batches = phase.augment(batch, jax.random.fold_in(key, keys.AUGMENTED_BATCH))
         batch = batches[0][0]  # all have its x
         out, new_stats = trainer.model.apply(
             weights, batch.x, train=True, mask=batch.mask, key=key_model
@@ -155,9 +156,9 @@ def run_phase(
         def step(j, carry):
             trainable, stats, opt, sums = carry
             key_batch, key_step = jax.random.split(jax.random.fold_in(key_epoch, j))
-            numbers = lax.dynamic_slice(order, (j * batch_size,), (batch_size,))
+            indices = lax.dynamic_slice(order, (j * batch_size,), (batch_size,))
             mask = j * batch_size + jnp.arange(batch_size) < seen
-            batch = trainer.batches(client.pool, numbers, mask, key_batch)
+            batch = trainer.make_batch(client.pool, indices, mask, key_batch)
             (_, (stats, values)), grads = gradient(trainable, stats, batch, key_step)
             updates, opt = tx.update(grads, opt, trainable)
             trainable = jax.tree.map(lambda p, u: p - (lr * u).astype(p.dtype), trainable, updates)
@@ -272,10 +273,10 @@ def sum_over(
     index = jnp.pad(row.index, (0, -row.index.shape[0] % batch_size))
 
     def one(i):
-        numbers = lax.dynamic_slice(index, (i * batch_size,), (batch_size,))
+        indices = lax.dynamic_slice(index, (i * batch_size,), (batch_size,))
         mask = i * batch_size + jnp.arange(batch_size) < row.size
         key_batch = None if key is None else jax.random.fold_in(key, i)
-        batch = trainer.batches(pool, numbers, mask, key_batch)
+        batch = trainer.make_batch(pool, indices, mask, key_batch)
         out, _ = trainer.model.apply(weights, batch.x, train=False, mask=mask)
         return fn(out, batch)
 

@@ -1,6 +1,7 @@
-"""The only round: sample, train locally, sum, apply the server's rule."""
+"""The only round: sample clients, train them, sum their uploads, apply the server's rule."""
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,15 +11,25 @@ import numpy as np
 from jax import lax
 
 from fedjax_nc import config, tree
-from fedjax_nc.methods.base import Arrived, Finished, Method, Setup, View, trained_groups
-from fedjax_nc.train import local, schedule
+from fedjax_nc.methods.base import Arrived, Finished, Method, Part, Setup, trained_groups
+from fedjax_nc.train import keys, local, schedule
+from fedjax_nc.train.client import (
+    Broadcast,
+    Row,
+    first_client_state,
+    make_broadcast,
+    make_rows,
+    personal_of,
+    train_client,
+)
 from fedjax_nc.train.executors import Executor
 from fedjax_nc.train.local import Task
-from fedjax_nc.types import ClientInfo, FederatedData, Hyper, State, Table, Weights
+from fedjax_nc.train.seeds import ONE, Seeds
+from fedjax_nc.types import FederatedData, Hyper, State, Weights
 
 
 class RoundMetrics(NamedTuple):
-    """What a round reports; fetched by the host while the next one runs."""
+    """What a round reports; the host fetches it while the next round runs."""
 
     sums: dict[str, jax.Array]  # per term: sum over examples; "examples" counts them
     ids: jax.Array  # participants
@@ -30,111 +41,60 @@ RoundsFn = Callable[[State, Hyper, Any, FederatedData], tuple[State, RoundMetric
 
 
 def init_state(task: Task, key: jax.Array, *, host_above: float = float("inf")) -> State:
-    """The state before the first round; client state of more bytes than that is in host memory."""
+    """Returns one seed's state before the first round.
+
+    Args:
+      task: the static side of the run.
+      key: the run's key.
+      host_above: client state of more bytes than this is in host memory, as numpy arrays.
+    """
     clients = task.federation.clients
-    weights, shared, kept = build(task, key)
-    if clients * tree.num_bytes(kept) > host_above:
-        kept = jax.tree.map(lambda x: np.broadcast_to(x, (clients, *x.shape)).copy(), kept)
+    weights, shared, own = build(task, key)
+    if clients * tree.num_bytes(own) > host_above:
+        own = jax.tree.map(lambda x: np.broadcast_to(x, (clients, *x.shape)).copy(), own)
     else:
-        kept = jax.jit(tree.repeat, static_argnums=1)(kept, clients)
-    return State(jnp.zeros((), jnp.int32), key, weights=weights, shared=shared, clients=kept)
+        own = jax.jit(tree.repeat, static_argnums=1)(own, clients)
+    return State(jnp.zeros((), jnp.int32), key, weights=weights, shared=shared, clients=own)
 
 
 @partial(jax.jit, static_argnums=0)
 def build(task: Task, key: jax.Array) -> tuple[Weights, dict[str, Any], dict[str, Any]]:
-    """Weights, shared state, and one client's state."""
-    # no round has this number: split and fold_in give the same keys, so 0 would be round 0's
-    weights = task.trainer.model.init(jax.random.fold_in(key, 2**32 - 1))
+    """Returns the first weights, the server's shared state, and one client's state."""
+    weights = task.trainer.model.init(keys.of_run(key, keys.INITIAL_WEIGHTS))
     setup = Setup(weights, task.federation.clients)
     parts = task.method.parts
     shared = {p.name: p.init_shared(setup) for p in parts if p.init_shared}
-    kept = {p.name: p.init_client(setup) for p in parts if p.init_client}
-    if task.method.personal:
-        kept["personal"] = personal_of(task.method, weights)
-    if task.trainer.local.keep_optimizer:
-        kept["optimizer"] = tuple(
-            ()
-            if callable(p.optimizer)
-            else local.of_phase(task.trainer.local, p, lr=1.0)[0].init(
-                weights.params if p.train is None else tree.pick(weights.params, p.train)
-            )
-            for p in task.method.phases
-        )
-    return weights, shared, kept
+    own = {p.name: p.init_client(setup) for p in parts if p.init_client}
+    return weights, shared, first_client_state(task, weights, parts=own)
 
 
-def start_weights(task: Task, received: Weights, kept: dict[str, Any]) -> Weights:
-    """What a client begins with: the global model, with its own personal groups."""
-    own = kept.get("personal", Weights({}, {}))
-    return Weights({**received.params, **own.params}, own.stats or received.stats)
-
-
-def personal_of(method: Method, weights: Weights) -> Weights:
-    """The groups that stay with the client; the body's statistics stay with it."""
-    stats = weights.stats if "body" in method.personal else {}
-    return Weights(tree.pick(weights.params, method.personal), stats)
-
-
-def make_rows(task: Task, key: jax.Array, ids: jax.Array, data: FederatedData) -> dict[str, Any]:
-    """What each of these clients gets of its own."""
-    size = data.train.size[ids]
-    steps = jnp.zeros_like(size)
-    for phase in task.method.phases:
-        shuffles, each = local.loop_counts(phase, task.trainer.local, size=size)
-        steps += (shuffles * each).astype(steps.dtype)
-    return {
-        "id": ids,
-        "index": data.train.index[ids],
-        "size": size,
-        "steps": steps,
-        "counts": data.class_counts[ids],
-        "key": jax.vmap(jax.random.fold_in, (None, 0))(key, ids),
-    }
-
-
-def make_view(task: Task, received, shared, kept, row, lr) -> View:
-    """A client's facts for the round it is about to run."""
-    cfg = task.trainer.local
-    momentum = cfg.momentum if cfg.optimizer == "sgd" else 0.0
-    info = ClientInfo(row["size"], row["counts"], num_steps=row["steps"], lr=lr, momentum=momentum)
-    start = task.method.start(start_weights(task, received, kept=kept), kept)
-    return View(start, received, shared=shared, client=kept, info=info)
-
-
-def make_client(task: Task) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """One client's round: train, keep its state, upload weighted sums."""
+def make_client(task: Task) -> Callable[[Broadcast, Row], tuple[Any, Any]]:
+    """Makes one client's round: train, keep its state, upload weighted sums."""
     method, trainer, federation = task
 
-    def client(broadcast, row):
-        received, shared, hyper, pool = broadcast
-        kept = row["kept"]
-        view = make_view(task, received, shared=shared, kept=kept, row=row, lr=hyper.lr)
-        me = local.Client(pool, row["index"], view=view, key=row["key"])
-        trained = local.run_phases(
-            trainer, method.phases, hyper=hyper, client=me, opts=kept.get("optimizer")
-        )
-        weights = trained.weights
+    def client(broadcast: Broadcast, row: Row) -> tuple[Any, Any]:
+        view, trained = train_client(task, broadcast, row)
 
         def over_data(fn, augment=False):
-            table, key = Table(row["index"], row["size"]), jax.random.fold_in(row["key"], 2**31)
+            key = jax.random.fold_in(row.key, keys.OVER_DATA)
             return local.sum_over(
                 trainer,
                 trainer.local.batch_size,
-                weights=weights,
-                pool=pool,
-                row=table,
+                weights=trained.weights,
+                pool=broadcast.pool,
+                row=row.table,
                 fn=fn,
                 key=key if augment else None,
             )
 
-        active = row["size"] > 0  # a client without data changes nothing
+        active = row.size > 0  # a client without data changes nothing
         kind = method.weights or federation.weights
-        weight = jnp.where(active, _weight(kind, trainer.local, size=row["size"]), 0.0)
+        weight = jnp.where(active, _weight(kind, trainer.local, size=row.size), 0.0)
         finished = Finished(
             view.received,
-            weights,
-            shared=shared,
-            client=kept,
+            trained.weights,
+            shared=broadcast.shared,
+            client=row.state,
             info=view.info,
             weight=weight,
             slots=trained.slots,
@@ -143,34 +103,37 @@ def make_client(task: Task) -> Callable[[Any, Any], tuple[Any, Any]]:
         )
         new = {p.name: p.keep(finished) for p in method.parts if p.keep}
         if method.personal:
-            new["personal"] = personal_of(method, weights)
+            new["personal"] = personal_of(method, trained.weights)
         if trainer.local.keep_optimizer:
             new["optimizer"] = tuple(
                 () if callable(p.optimizer) else opt
                 for p, opt in zip(method.phases, trained.opts, strict=True)
             )
-
-        update = tree.sub(upload_of(method, weights), upload_of(method, received))
-        update = tree.scale(weight, method.update(update, view.info))
+        update = tree.sub(upload_of(method, trained.weights), upload_of(method, broadcast.weights))
         upload = {
-            "update": update,
+            "update": tree.scale(weight, method.update(update, view.info)),
             "weight": weight,
             "clients": active.astype(weight.dtype),
             "sums": trained.sums,
         }
         upload |= {p.name: p.collect(finished) for p in method.parts if p.collect}
-        kept = {**kept, **tree.select(active, new, b=tree.pick(kept, tuple(new)))}
+        old = tree.pick(dict(row.state), tuple(new))
+        client_state = {**row.state, **tree.select(active, new, old)}
         upload = tree.pack(upload)
-        upload = tree.select(active, upload, b=tree.zeros_like(upload))
-        return {"kept": kept, "finite": tree.all_finite(upload)}, upload
+        upload = tree.select(active, upload, tree.zeros_like(upload))
+        return {"state": client_state, "finite": tree.all_finite(upload)}, upload
 
     return client
 
 
 def make_round(task: Task, executor: Executor, *, clients_on_host: bool = False) -> RoundFn:
-    """The round as one function of (state, hyper, data), compiled once.
+    """Makes the round of one seed, a function of (state, hyper, data) that is compiled once.
 
-    With `clients_on_host`, `state.clients` holds numpy arrays; only participants' rows move.
+    Args:
+      task: the static side of the run.
+      executor: how clients are run.
+      clients_on_host: whether `state.clients` holds numpy arrays, of which only the participants'
+        rows move to the devices.
     """
     choose, core, on_device = _pieces(task, executor)
     if not executor.jit:
@@ -181,128 +144,122 @@ def make_round(task: Task, executor: Executor, *, clients_on_host: bool = False)
     choose = jax.jit(choose, out_shardings=executor.everywhere)
     core = jax.jit(core, donate_argnums=(0, 1), out_shardings=executor.everywhere)
 
-    def on_host(state, hyper, data):
+    def on_host(state: State, hyper: Hyper, data: FederatedData) -> tuple[State, RoundMetrics]:
         ids = choose(state.key, state.round)
         chosen = np.asarray(ids)
         rows = executor.place(tree.take(state.clients, chosen))
-        new, kept, metrics = core(_with_clients(state, {}), rows, ids, hyper, data)
-        kept = jax.tree.map(np.asarray, kept)
-        return _with_clients(new, tree.put(state.clients, chosen, rows=kept)), metrics
+        new, rows, metrics = core(dataclasses.replace(state, clients={}), rows, ids, hyper, data)
+        rows = jax.tree.map(np.asarray, rows)
+        return dataclasses.replace(new, clients=tree.put(state.clients, chosen, rows=rows)), metrics
 
     return on_host
 
 
-def make_rounds(
-    task: Task, executor: Executor, *, at_once: int, seeds: FederatedData | None = None
-) -> RoundsFn:
-    """Rounds without a word to the host between them: (state, hyper, count, data), compiled once.
+def make_rounds(task: Task, executor: Executor, *, at_once: int, seeds: Seeds = ONE) -> RoundsFn:
+    """Makes several rounds without a word to the host between them, compiled once.
 
+    The result is a function of (state, hyper, count, data) for a state with an axis of seeds.
     `hyper.lr` holds `at_once` learning rates and the metrics as many rounds, of which `count` are
-    run. `seeds` are `jax.vmap`'s axes of the data when the state is of several seeds.
+    run; the metrics' axes are rounds, then seeds.
     """
-    _, _, one = _pieces(task, executor)
-    one = jax.jit(one if seeds is None else jax.vmap(one, (0, None, seeds)), inline=True)
+    _, _, one_round = _pieces(task, executor)
+    one_round = jax.jit(seeds.over(one_round, (0, None, seeds.data)), inline=True)
 
     def run(state, hyper, count, data):
         def body(i, carry):
             state, metrics = carry
-            state, new = one(state, hyper._replace(lr=hyper.lr[i]), data)
+            state, new = one_round(state, hyper._replace(lr=hyper.lr[i]), data)
             return state, tree.put(metrics, i, rows=new)
 
-        shapes = jax.eval_shape(lambda *x: one(*x)[1], state, hyper._replace(lr=hyper.lr[0]), data)
+        first = hyper._replace(lr=hyper.lr[0])
+        shapes = jax.eval_shape(lambda *x: one_round(*x)[1], state, first, data)
         return lax.fori_loop(0, count, body, (state, tree.zeros(shapes, at_once)))
 
     return jax.jit(run, donate_argnums=0, out_shardings=executor.everywhere)
 
 
 def _pieces(task: Task, executor: Executor):
-    """Who takes part, the round of those, and both with client state on the device."""
+    """Returns who takes part, the round of those, and both with client state on the device."""
     method, trainer, federation = task
     client = make_client(task)
 
     def choose(key, round_number):
         return schedule.participants(key, round_number, federation=federation)
 
-    def exchange(broadcast, row):
-        weights, pool = broadcast
-        table = Table(row["index"], row["size"])
-        size = trainer.local.batch_size
-        return {}, {
-            p.name: local.sum_over(
-                trainer, size, weights=weights, pool=pool, row=table, fn=p.exchange
-            )
-            for p in method.parts
-            if p.exchange
-        }
+    def exchange(broadcast: Broadcast, row: Row) -> tuple[Any, Any]:
+        sums = partial(
+            local.sum_over,
+            trainer,
+            trainer.local.batch_size,
+            weights=broadcast.weights,
+            pool=broadcast.pool,
+            row=row.table,
+        )
+        return {}, {p.name: sums(fn=p.exchange) for p in method.parts if p.exchange}
 
-    def core(state, kept, ids, hyper, data):
-        key = jax.random.fold_in(jax.random.fold_in(state.key, state.round), 1)
-        rows = make_rows(task, key, ids=ids, data=data) | {"kept": kept}
-        broadcast = (state.weights, sent(method, state.shared), hyper, data.pool)
-        out, packed = executor.run(client, broadcast, rows, rows["steps"])
+    def core(state, client_state, ids, hyper, data):
+        key = keys.of_round(state.key, state.round, stream=keys.LOCAL_TRAINING)
+        rows = make_rows(task, key, ids=ids, data=data, client_state=client_state)
+        broadcast = make_broadcast(task, state, hyper=hyper, pool=data.pool)
+        out, packed = executor.run(client, broadcast, rows, rows.steps)
         sums = tree.unpack(packed)
         total = jnp.maximum(sums["weight"], jnp.finfo(sums["weight"].dtype).tiny)
-        mean = tree.scale(1.0 / total, sums["update"])
         arrived = Arrived(
             upload_of(method, state.weights),
-            mean,
+            tree.scale(1.0 / total, sums["update"]),
             uploads=sums,
             weight=sums["weight"],
             clients=sums["clients"],
             num_clients=federation.clients,
         )
 
-        def reduce(shared, sums, parts):
+        def reduced(shared: dict[str, Any], sums: Any, parts: list[Part]) -> dict[str, Any]:
             return shared | {
                 p.name: p.reduce(shared[p.name], sums.get(p.name), arrived)
                 for p in parts
                 if p.reduce
             }
 
-        shared = reduce(dict(state.shared), sums, [p for p in method.parts if not p.exchange])
+        shared = reduced(dict(state.shared), sums, [p for p in method.parts if not p.exchange])
         # groups nobody trains and personal ones are not in the update: they stay bit for bit
         new = method.server(arrived, shared)
         weights = Weights(state.weights.params | new.params, new.stats or state.weights.stats)
         later = [p for p in method.parts if p.exchange]
         if later:
-            _, second = executor.run(exchange, (weights, data.pool), rows, rows["steps"])
-            shared = reduce(shared, second, later)
+            again = broadcast._replace(weights=weights)
+            _, second = executor.run(exchange, again, rows, rows.steps)
+            shared = reduced(shared, second, later)
         # a round in which nobody has data changes nothing
         weights, shared = tree.select(
             sums["clients"] > 0, (weights, shared), b=(state.weights, dict(state.shared))
         )
-        new_state = State(state.round + 1, state.key, weights=weights, shared=shared, clients={})
-        return new_state, out["kept"], RoundMetrics(sums["sums"], ids, finite=out["finite"])
+        new_state = dataclasses.replace(
+            state, round=state.round + 1, weights=weights, shared=shared, clients={}
+        )
+        return new_state, out["state"], RoundMetrics(sums["sums"], ids, finite=out["finite"])
 
     def on_device(state, hyper, data):
         ids = choose(state.key, state.round)
-        new, kept, metrics = core(state, tree.take(state.clients, ids), ids, hyper, data)
-        return _with_clients(new, tree.put(state.clients, ids, rows=kept)), metrics
+        new, rows, metrics = core(state, tree.take(state.clients, ids), ids, hyper, data)
+        return dataclasses.replace(new, clients=tree.put(state.clients, ids, rows=rows)), metrics
 
     return choose, core, on_device
 
 
 def upload_of(method: Method, weights: Weights) -> Weights:
-    """The groups a client sends: those it trains, without the personal ones; statistics follow."""
+    """Returns the groups a client sends: those it trains without the personal ones.
+
+    BatchNorm's statistics go with the body.
+    """
     groups = [g for g in trained_groups(method, tuple(weights.params)) if g not in method.personal]
     stats = weights.stats if "body" in groups else {}
     return Weights(tree.pick(weights.params, tuple(groups)), stats)
 
 
-def sent(method: Method, shared: Mapping[str, Any]) -> dict[str, Any]:
-    """What clients get of the server's state."""
-    return {p.name: p.send(shared[p.name]) for p in method.parts if p.init_shared}
-
-
-def _weight(kind: str, cfg: config.Local, size: jax.Array) -> jax.Array:
+def _weight(kind: str, settings: config.Local, size: jax.Array) -> jax.Array:
+    """Returns a client's weight in the server's mean."""
     if kind == "equal":
         return jnp.ones(())
     if kind == "batches":
-        size = jnp.maximum(size // cfg.batch_size, 1)
+        size = jnp.maximum(size // settings.batch_size, 1)
     return size.astype(jnp.result_type(float))
-
-
-def _with_clients(state: State, clients: Any) -> State:
-    return State(
-        state.round, state.key, weights=state.weights, shared=state.shared, clients=clients
-    )

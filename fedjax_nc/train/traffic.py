@@ -6,17 +6,18 @@ import jax.numpy as jnp
 from fedjax_nc import tree
 from fedjax_nc.methods.base import Finished
 from fedjax_nc.train import local
+from fedjax_nc.train.client import sent
 from fedjax_nc.train.local import Task
-from fedjax_nc.train.round import build, sent, upload_of
+from fedjax_nc.train.round import build, upload_of
 from fedjax_nc.types import ClientInfo, Pool, Table
 
 
 def traffic(task: Task, pool: Pool) -> tuple[int, int]:
-    """Bytes a client sends and receives in a round, from shapes alone."""
+    """Counts the bytes a client sends and receives in a round."""
     method, trainer, _ = task
 
     def messages(key: jax.Array, pool: Pool):
-        weights, shared, kept = build(task, key)
+        weights, shared, client_state = build(task, key)
         one = Table(jnp.zeros(trainer.local.batch_size, jnp.int32), jnp.ones((), jnp.int32))
 
         def over_data(fn, augment=False):
@@ -38,7 +39,7 @@ def traffic(task: Task, pool: Pool) -> tuple[int, int]:
             weights,
             weights,
             shared=shared,
-            client=kept,
+            client=client_state,
             info=info,
             weight=jnp.ones(()),
             slots={},

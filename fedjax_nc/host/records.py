@@ -1,61 +1,67 @@
 """From a run's numbers to its records: a row per round, a summary at the end."""
 
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
-from fedjax_nc import config
+from fedjax_nc.config import RunConfig
 from fedjax_nc.errors import UserError
-from fedjax_nc.train import evaluate
+from fedjax_nc.metrics import measure
+from fedjax_nc.train.evaluate import Score
 from fedjax_nc.train.round import RoundMetrics
 
 
-def row(number: int, lr: float, metrics: RoundMetrics, where: str, last_good: int) -> dict:
-    """A finished round as a record; refuses one in which a client's update is not finite."""
+def trained(
+    number: int, lr: float, *, metrics: RoundMetrics, where: str, last_saved: int
+) -> dict[str, Any]:
+    """Returns a finished round's record; refuses one in which a client's update is not finite.
+
+    Args:
+      number: the round, counted from 1.
+      lr: its learning rate.
+      metrics: what the round reports.
+      where: how the message begins, such as the seed.
+      last_saved: the round of the newest checkpoint.
+    """
     if not metrics.finite.all():
         clients = ", ".join(str(i) for i in np.asarray(metrics.ids)[~metrics.finite][:5])
         raise UserError(
             f"{where}round {number}, client {clients}: the update is NaN or infinite; lower "
-            f"--local.lr (now {lr:g}) or set --local.clip. Last good checkpoint: round {last_good}"
+            f"--local.lr (now {lr:g}) or set --local.clip. Last good checkpoint: round {last_saved}"
         )
     sums = {k: float(v) for k, v in metrics.sums.items()}
     examples = max(sums.pop("examples"), 1.0)
     return {"round": number, "lr": lr} | {k: v / examples for k, v in sums.items()}
 
 
-def tested(scores: dict[str, evaluate.Score]) -> dict[str, float]:
-    """What an evaluation adds to its round's record."""
-    accuracy, loss = evaluate.overall(scores["global"])
-    clients = evaluate.summarise(scores["clients"])
-    return {"global_accuracy": accuracy, "global_loss": loss} | spread("client", clients)
+def tested(scores: Mapping[str, Score]) -> dict[str, float]:
+    """Returns what an evaluation adds to its round's record."""
+    return measure("global", scores["global"]) | measure("client", scores["clients"])
 
 
-def spread(name: str, summary: evaluate.Summary) -> dict[str, float]:
-    """Accuracy over clients, by the names of records."""
-    return {
-        f"{name}_accuracy": summary.mean,
-        f"{name}_accuracy_std": summary.std,
-        f"{name}_accuracy_worst": summary.worst,
-    }
-
-
-def over_time(name: str, scores: evaluate.Score) -> dict[str, Any]:
-    """Accuracy over clients at the end of personal training, and after each of its steps."""
+def over_time(whose: str, scores: Score) -> dict[str, Any]:
+    """Returns clients' accuracy at the end of personal training, and after each of its steps."""
     steps = [
-        evaluate.summarise(evaluate.Score(*(np.asarray(x)[i] for x in scores)))
+        measure(whose, jax.tree.map(lambda x, i=i: np.asarray(x)[i], scores))
         for i in range(len(scores.correct))
     ]
-    curve = {f"{name}_curve": [step.mean for step in steps]} if len(steps) > 1 else {}
-    return spread(name, steps[-1]) | curve
+    curve = {f"{whose}_curve": [step[f"{whose}_accuracy"] for step in steps]}
+    return steps[-1] | (curve if len(steps) > 1 else {})
 
 
 def summarise(
-    cfg: config.RunConfig, rows: list[dict[str, Any]], traffic: tuple[int, int], seeds: int
+    cfg: RunConfig, rows: list[dict[str, Any]], *, traffic: tuple[int, int], seeds: int
 ) -> dict[str, Any]:
-    """What a run comes to: accuracies as the protocol reports them, time and traffic.
+    """Returns what a run comes to: accuracies as the protocol reports them, time and traffic.
 
-    Times are the program's, which ran so many seeds.
+    Args:
+      cfg: the run's configuration.
+      rows: the records of all rounds.
+      traffic: bytes a client sends and receives in a round.
+      seeds: how many seeds the program ran, whose times these are.
     """
     seen = [row for row in rows if "global_accuracy" in row]
     reported = seen[-cfg.evaluation.last :]

@@ -1,0 +1,90 @@
+"""What follows the last round: personal models, calibration, the summary and its pictures."""
+
+import json
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fedjax_nc.figures import bias, curves
+from fedjax_nc.host import records
+from fedjax_nc.host.assemble import Job
+from fedjax_nc.host.loop import Seed, tested_weights
+from fedjax_nc.host.reporting import Reporter
+from fedjax_nc.io import files
+from fedjax_nc.metrics import measure
+from fedjax_nc.train import schedule
+from fedjax_nc.train import seeds as axis
+from fedjax_nc.train.evaluate import make_calibrate, make_evaluate
+from fedjax_nc.train.personalise import personalise
+from fedjax_nc.train.traffic import traffic
+from fedjax_nc.types import Hyper, State
+
+
+def finish(
+    job: Job, seeds: list[Seed], *, state: State, reporter: Reporter
+) -> list[dict[str, Any]]:
+    """Returns the summary of each seed and leaves it, with pictures, where it has a directory."""
+    personal = _personal(job, state, reporter=reporter)
+    calibrated = _calibrated(job, state)
+    moved = traffic(job.task, job.data.pool)
+    summaries = []
+    for i, seed in enumerate(seeds):
+        summary = records.summarise(seed.config, seed.rows, traffic=moved, seeds=len(seeds))
+        summaries.append(summary | personal[i] | calibrated[i])
+        if seed.directory is not None:
+            _leave_files(job, seed, number=i, summary=summaries[-1])
+    return summaries
+
+
+def _leave_files(job: Job, seed: Seed, *, number: int, summary: dict[str, Any]) -> None:
+    cfg, directory = seed.config, seed.directory
+    assert directory is not None
+    counts = np.asarray(job.data.class_counts)
+    counts = counts.reshape(-1, *counts.shape[-2:])  # of each seed, or everybody's
+    title = f"{cfg.method} on {cfg.dataset} ({cfg.model}, seed {cfg.seed})"
+    curves.one_run(directory / "curves.png", seed.rows, title=title)
+    bias.labels(counts[number % len(counts)], title).savefig(directory / "labels.png")
+    files.write_atomically(directory / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+
+def _calibrated(job: Job, state: State) -> list[dict[str, Any]]:
+    """Tests each seed's global model after the method's step that follows the last round."""
+    if job.task.method.posthoc is None:
+        return [{} for _ in job.configs]
+    feed, size = job.feed, job.config.evaluation.batch_size
+    calibrate = make_calibrate(job.task, job.executor, batch_size=size, seeds=job.seeds)
+    weights = calibrate(tested_weights(job, state), state.key, feed)
+    evaluate = make_evaluate(job.task, job.executor, batch_size=size, seeds=job.seeds)
+    scores = evaluate(weights, feed.tests())["global"]
+    return [measure("calibrated", axis.take(scores, i)) for i in range(len(job.configs))]
+
+
+def _personal(job: Job, state: State, *, reporter: Reporter) -> list[dict[str, Any]]:
+    """Tests every client's own model: after one more local training, and fine-tuned."""
+    cfg, method = job.config, job.task.method
+    results: list[dict[str, Any]] = [
+        {"personal_accuracy": None, "finetuned_accuracy": None} for _ in job.configs
+    ]
+    hyper = schedule.make_hyper(job.task, cfg.rounds - 1)
+    wanted = [
+        ("personal", cfg.evaluation.personal, method.phases, hyper.term_weights),
+        ("finetuned", cfg.evaluation.finetune, method.finetune, ()),
+    ]
+    for whose, on, phases, term_weights in wanted:
+        if not on or not phases:
+            continue
+        scores = personalise(
+            job.task,
+            job.executor,
+            batch_size=cfg.evaluation.batch_size,
+            phases=phases,
+            state=state,
+            hyper=Hyper(hyper.lr, term_weights),
+            feed=job.feed,
+            progress=partial(reporter.stage, f"{whose} models"),
+            seeds=job.seeds,
+        )
+        for i, result in enumerate(results):
+            result |= records.over_time(whose, axis.take(scores, i))
+    return results

@@ -1,0 +1,96 @@
+"""The one table of metrics: how each is computed from scores, and how tables and plots call it.
+
+Standard library only at import, so that commands can name columns before jax starts.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+
+class Metric(NamedTuple):
+    """One number of a run.
+
+    A score holds the sums over rows of examples: correct answers, loss and count, one row per
+    client for all but the global model.
+    """
+
+    name: str  # in metrics.jsonl and summary.json
+    label: str = ""  # of its column; without one it is in no table
+    whose: str = ""  # the scored models: global, client, personal, finetuned or calibrated
+    of: Callable[[Any], float] | None = None  # from a score; None where the run knows it otherwise
+    percent: bool = True  # shown times 100
+
+    def show(self, value: float | None) -> str:
+        """Returns the text of a table's cell."""
+        if value is None:
+            return "-"
+        return f"{100 * value:.2f}" if self.percent else f"{value:.2f}"
+
+
+def accuracy(score: Any) -> float:
+    """Returns the share of correct answers over all rows together."""
+    return float(score.correct.sum()) / float(score.count.sum())
+
+
+def loss(score: Any) -> float:
+    """Returns the mean cross-entropy over all rows together."""
+    return float(score.loss.sum()) / float(score.count.sum())
+
+
+def mean(score: Any) -> float:
+    """Returns the mean accuracy over clients that have tests."""
+    values = _of_clients(score)
+    return float(values.mean()) if len(values) else math.nan
+
+
+def std(score: Any) -> float:
+    """Returns the standard deviation of the accuracy over clients that have tests."""
+    values = _of_clients(score)
+    return float(values.std()) if len(values) else math.nan
+
+
+def worst(score: Any) -> float:
+    """Returns the mean accuracy of the worst tenth of clients that have tests."""
+    values = _of_clients(score)
+    return float(values[: max(1, len(values) // 10)].mean()) if len(values) else math.nan
+
+
+def _of_clients(score: Any) -> Any:
+    """Returns every client's accuracy, the lowest first."""
+    import numpy as np
+
+    count = np.asarray(score.count)
+    return np.sort(np.asarray(score.correct)[count > 0] / count[count > 0])
+
+
+def _over_clients(whose: str, label: str, worst_label: str = "") -> tuple[Metric, ...]:
+    return (
+        Metric(f"{whose}_accuracy", label, whose=whose, of=mean),
+        Metric(f"{whose}_accuracy_std", whose=whose, of=std),
+        Metric(f"{whose}_accuracy_worst", worst_label, whose=whose, of=worst),
+    )
+
+
+METRICS = (
+    Metric("global_accuracy", "global", whose="global", of=accuracy),
+    Metric("global_loss", whose="global", of=loss, percent=False),
+    *_over_clients("client", "clients", worst_label="worst"),
+    *_over_clients("personal", "personal"),
+    *_over_clients("finetuned", "fine-tuned"),
+    Metric("calibrated_accuracy", "calibrated", whose="calibrated", of=accuracy),
+    Metric("seconds_per_round", "s/round", percent=False),
+    Metric("compile_seconds", "compile", percent=False),
+)
+BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+def measure(whose: str, score: Any) -> dict[str, float]:
+    """Returns every metric of these models by its name."""
+    return {m.name: m.of(score) for m in METRICS if m.whose == whose and m.of}
+
+
+def columns(summaries: Iterable[Mapping[str, Any]]) -> list[Metric]:
+    """Returns the metrics a table of these summaries shows: those that some run has."""
+    summaries = list(summaries)
+    return [m for m in METRICS if m.label and any(s.get(m.name) is not None for s in summaries)]

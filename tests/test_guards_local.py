@@ -1,0 +1,119 @@
+"""Guards of local training, personal models and the host's loop: mistakes nothing else notices."""
+
+import json
+
+import numpy as np
+import pytest
+from runs import DATA, FEW, train
+from trees import only, personal_of, same, standing, watched
+
+from fedjax_nc.methods.base import Repeat
+from fedjax_nc.train import executors
+
+LARGEST, OF_FIVE = 3, 4  # clients of the tiny federation, with twelve and five examples
+EXAMPLES = 28  # of all clients
+
+
+def personal_scores(t, phases, executor, **options):
+    """Every client's own model after each phase, [phases, clients], in client order."""
+    how = executors.make_executor(executor, **options)
+    return personal_of(t, how, phases)
+
+
+# ---- what a round reports ------------------------------------------------------------------
+
+
+def test_reported_losses_are_means_over_examples(x64, tiny):
+    """Batches of one to four examples and two epochs: every example counts the same."""
+    t = standing(tiny("fedavg | kd(beta=0.75)", norm="none", local_cfg={"epochs": 2}))
+    rows = [i[:n] for i, n in zip(*map(np.asarray, t.data.train), strict=True)]
+    x = t.data.pool.x[np.concatenate(rows)] / 255.0 - 0.5
+    y = np.asarray(t.data.pool.y)[np.concatenate(rows)]
+    out, _ = t.task.trainer.model.apply(t.state().weights, x, train=False)
+    logits = np.asarray(out.logits)
+    expected = np.mean(np.log(np.exp(logits).sum(1)) - logits[np.arange(len(y)), y])
+    _, metrics = t.run(1)
+    found = {name: value / metrics.sums["examples"] for name, value in metrics.sums.items()}
+    assert metrics.sums["examples"] == 2 * EXAMPLES
+    np.testing.assert_allclose(found["cross_entropy"], expected, rtol=1e-9)
+    np.testing.assert_allclose(found["loss"], 0.75 * expected, rtol=1e-9)
+
+
+# ---- which examples a step sees ------------------------------------------------------------
+
+
+def test_passes_of_fedala(tiny):
+    """Three passes over half of the data in a client's first round, one later, then training."""
+    t = tiny("fedala(share=0.5, first=3)", norm="none", widths=(3,))
+    t, seen = watched(only(t, OF_FIVE))
+    mine = set(np.asarray(t.data.train.index)[0, :5])
+    state = None
+    for passes in (3, 1):
+        seen.clear()
+        state, _ = t.run(1, "debug", state=state)
+        assert [len(batch) for batch in seen] == [3] * passes + [4, 1]
+        draws = {tuple(batch) for batch in seen[:passes]}
+        assert all(mine.issuperset(draw) for draw in draws)
+        assert passes == 1 or len(draws) > 1  # every pass draws anew
+        assert mine == set(np.concatenate(seen[passes:]))
+
+
+def orders(seen, batches=3):
+    """The order of examples in each epoch of so many batches."""
+    return [tuple(np.concatenate(seen[i : i + batches])) for i in range(0, len(seen), batches)]
+
+
+def test_phases_shuffle_anew(tiny):
+    """The head's epoch and the body's are in different orders."""
+    t, seen = watched(only(tiny("fedrep", norm="none", widths=(3,)), LARGEST))
+    t.run(1, "debug")
+    head, body = orders(seen)
+    assert sorted(head) == sorted(body) and head != body
+
+
+def test_models_trained_side_by_side_see_the_same_batches(tiny):
+    t, seen = watched(only(tiny("ditto", norm="none", widths=(3,)), LARGEST))
+    t.run(1, "debug")
+    uploaded, own = orders(seen)
+    assert uploaded == own
+
+
+def test_cycles_of_fine_tuning_shuffle_anew(tiny):
+    """FedETF's body, then head and projector twice: five epochs, five orders."""
+    t = tiny("fedetf(cycles=2, finetune_epochs=1)", norm="none", widths=(3,))
+    t, seen = watched(only(t, LARGEST))
+    assert any(isinstance(phase, Repeat) for phase in t.task.method.finetune)
+    personal_scores(t, t.task.method.finetune, "debug")
+    assert len(orders(seen)) == len(set(orders(seen))) == 5
+
+
+# ---- personal models -----------------------------------------------------------------------
+
+
+def test_personal_scores_are_in_client_order(x64, tiny):
+    """Six clients in groups of four: the second group repeats two of the first."""
+    t = tiny(norm="none", widths=(3,))
+    phases = t.task.method.phases
+    score = personal_scores(t, phases, "chunked", chunk=4)
+    np.testing.assert_array_equal(score.count, [t.data.client_test.size])
+    assert len(set(score.count[0])) == 6  # so that the order shows
+    same(score, personal_scores(t, phases, "scan"))
+
+
+SKEWED = ["--data.partition=classes", "--data.per_client=2", "--data.client_test=matched"]
+DECAYING = ["--local.lr=0.05", "--local.schedule=step", "--local.decay=1e-12"]
+BOTH = ["--evaluation.personal", "--evaluation.finetune"]
+
+
+@pytest.mark.parametrize("stops_before", [1, 2])
+def test_personal_models_train_at_the_last_rounds_rate(tmp_path, stops_before):
+    """The learning rate all but vanishes in the last round, or in the one that never comes."""
+    argv = ["--method=fedavg", "--rounds=2", *DATA, *FEW, *SKEWED, *DECAYING, *BOTH]
+    directory = train(tmp_path, [*argv, f"--local.milestones={stops_before}"])
+    summary = json.loads((directory / "summary.json").read_text())
+    tested = ("personal_accuracy", "finetuned_accuracy")
+    gains = [summary[name] - summary["client_accuracy"] for name in tested]
+    if stops_before == 1:
+        assert gains == [0, 0]
+    else:
+        assert min(gains) > 0.1
