@@ -133,7 +133,7 @@ def measure(flags: argparse.Namespace) -> dict[str, Any]:
     probes = flags.products - alone
     chunk = min(flags.chunk, probes)
     h, peers = case.hessian, _peers(flags)
-    signs = curvature.rademacher(h.point, jax.random.key(SEED), numbers=jnp.arange(1))
+    signs = curvature.rademacher(h.point, jax.random.key(SEED), indices=jnp.arange(1))
     vector = case.executor.place(signs)
     total = 3 + (flags.repeats + 1) * 2 * (1 + len(peers)) + alone + chunk * -(-probes // chunk)
     with Progressing("hessian", total) as progress:

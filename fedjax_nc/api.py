@@ -257,13 +257,12 @@ def _label(thing: Callable[..., Any] | Any) -> str:
 def _per_seed(
     cfg: config.RunConfig, seeds: Sequence[int], *, parallel: bool
 ) -> tuple[config.RunConfig, ...]:
-    seeds = tuple(seeds)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise UserError(f"seeds={tuple(seeds)}: give one or more different numbers")
     for seed in seeds:
         if type(seed) is not int:
             raise UserError(f"seeds are ints, {seed!r} was given")
         config.check_seed("seeds", seed)
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise UserError(f"seeds={seeds}: give one or more different numbers")
     if parallel and len(seeds) < 2:
         raise UserError(f"seeds_parallel with one seed ({seeds[0]}): give several, as (0, 1)")
     return tuple(dataclasses.replace(cfg, seed=seed) for seed in seeds)

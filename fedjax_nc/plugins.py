@@ -28,6 +28,7 @@ _REGISTER = {
     "register_dataset": ("fedjax_nc.data.catalogue", "DATASETS"),
     "register_model": ("fedjax_nc.models.catalogue", "MODELS"),
 }
+_DEFERRED = ("load", "module")  # their keywords that need not be literals
 
 
 @dataclass(frozen=True)
@@ -157,33 +158,42 @@ def _find(name: str) -> tuple[Path, bool]:
 
 
 def _read_records(tree: ast.Module, plugin: Plugin) -> None:
-    """Registers the datasets and models a file registers at its top level."""
+    """Registers the datasets and models that a file registers at its top level."""
     constants = literals(tree)
     for node in tree.body:
         call = node.value if isinstance(node, ast.Expr | ast.Assign) else None
-        if not isinstance(call, ast.Call) or last_name(call.func) not in _REGISTER:
-            continue
-        function = last_name(call.func)
-        given = {keyword.arg: keyword.value for keyword in call.keywords}
-        given |= {"name": call.args[0]} if call.args else {}
-        values = {str(k): _value(v, constants, path=plugin.path) for k, v in given.items()}
-        name = values.pop("name", None)
-        where = f"plugin {plugin.path}, line {call.lineno}: {function}"
-        if None in given or len(call.args) > 1 or not isinstance(name, str):
-            raise UserError(f"{where}: write a name and keywords, the name as a literal")
-        module, _ = _REGISTER[function]
-        register = getattr(importlib.import_module(module), function)
-        try:
-            register(name, **values, source=str(plugin.path))
-        except TypeError as error:  # a keyword that does not exist or is missing
-            raise UserError(f"{where}: {_one_line(error)}") from None
-        plugin.records.append((function, name))
+        if isinstance(call, ast.Call) and last_name(call.func) in _REGISTER:
+            function = last_name(call.func)
+            try:
+                plugin.records.append((function, _register(call, plugin, constants=constants)))
+            except (UserError, TypeError) as error:  # TypeError: a wrong keyword, or one is missing
+                where = f"plugin {plugin.path}, line {call.lineno}: {function}"
+                raise UserError(f"{where}: {' '.join(str(error).split())}") from None
 
 
-def _value(node: ast.expr, constants: dict[str, Any], path: Path) -> Any:
+def _register(call: ast.Call, plugin: Plugin, constants: dict[str, Any]) -> str:
+    """Makes the call of a file in its place, and returns the name that was registered."""
+    given = {keyword.arg or "": keyword.value for keyword in call.keywords}
+    given |= dict(zip(["name"], call.args, strict=False))
+    if "" in given or "name" not in given or len(call.args) > 1:
+        raise UserError("write a name and keywords")
+    values = {k: _value(k, v, constants=constants, path=plugin.path) for k, v in given.items()}
+    function, name = last_name(call.func), values.pop("name")
+    for other in _READ.values():
+        if other is not plugin and (function, name) in other.records:
+            raise UserError(f"'{name}' is registered by {other.path} too: rename one of them")
+    if function == "register_model":
+        values["source"] = str(plugin.path)
+    getattr(importlib.import_module(_REGISTER[function][0]), function)(name, **values)
+    return name
+
+
+def _value(key: str, node: ast.expr, *, constants: dict[str, Any], path: Path) -> Any:
     try:
         return literal(node, constants)
     except ValueError:
+        if key not in _DEFERRED:
+            raise UserError(f"{key} is computed: write it as a literal") from None
         return Pending(ast.unparse(node), path)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from fedjax_nc import tables
 from fedjax_nc.config import RunConfig
 from fedjax_nc.errors import UserError
+from fedjax_nc.host.assemble import NOTHING
 from fedjax_nc.host.session import Outcome
 from fedjax_nc.io import checkpoint
 from fedjax_nc.types import Weights
@@ -74,8 +75,8 @@ class Result:
         found: dict[str, Any] = {}
         for name in self.summaries[0]:
             values = [summary.get(name) for summary in self.summaries]
-            numbers = all(isinstance(v, float) for v in values)
-            found[name] = float(np.mean(values)) if numbers else values[0]
+            numbers = [value for value in values if isinstance(value, float)]
+            found[name] = values[0] if len(numbers) < len(values) else float(np.mean(numbers))
         found.pop("seed")
         return found | {"seeds": list(self.seeds)}
 
@@ -112,13 +113,24 @@ class Result:
           seed: which one; by default the first.
           **options: the flags of `analyse`, such as examples=500.
         """
-        from fedjax_nc.study import analyse_outcome
+        from fedjax_nc.study import analyse as analyses
+        from fedjax_nc.study.options import STUDIES, Options
+        from fedjax_nc.study.subject import Subject, load
 
         chosen = self.seeds[0] if seed is None else seed
         if chosen not in self.seeds:
             raise UserError(f"seed {chosen} was not run: choose from {self.seeds}")
         outcome = self.outcomes[self.seeds.index(chosen)]
-        return analyse_outcome(outcome, studies, options)
+        if outcome.directory is not None and outcome.given == NOTHING:
+            subject = outcome.directory
+        elif outcome.job is not None and outcome.state is not None:
+            subject = Subject(
+                job=outcome.job, state=outcome.state, rows=outcome.rows, options=Options()
+            )
+        else:
+            assert outcome.directory is not None
+            subject = load(outcome.directory, Options(), given=outcome.given)
+        return analyses.analyse_run(subject, studies or STUDIES, **options)
 
     @cached_property
     def _tested(self) -> list[list[dict[str, Any]]]:

@@ -347,13 +347,23 @@ def test_datasets_and_models(write, registered):
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("register_dataset(letters())", "line 1: register_dataset: write a name and keywords"),
+        ("register_dataset(letters())", "line 1: register_dataset: name is computed"),
         ("register_dataset('a', 3)", "register_dataset: write a name and keywords"),
+        ("register_dataset(classes=3)", "register_dataset: write a name and keywords"),
         ("register_model(**model)", "register_model: write a name and keywords"),
-        ("x.register_dataset('a', classes=0)", "TypeError: got an unexpected keyword argument"),
-        ("register_dataset('digits')", "'digits' is already registered"),
+        ("register_dataset('a', train=len(x))", "train is computed: write it as a literal"),
+        ("x.register_dataset('a', classes=0)", "register_dataset: got an unexpected keyword"),
+        ("register_dataset('digits')", "register_dataset: 'digits' is already registered"),
     ],
 )
 def test_mistakes_in_records(write, registered, text, words):
     assert words in fails(write(text + "\n"))
     assert "a" not in data_catalogue.DATASETS and "digits" in data_catalogue.DATASETS
+
+
+def test_two_files_with_one_dataset(write, registered):
+    one, two = write(RECORDS), write("register_model('net', module=f)\n", "two.py")
+    plugins.read([one])
+    said = fails(two)
+    assert said.endswith(f"'net' is registered by {one} too: rename one of them") and two in said
+    assert "net" in model_catalogue.MODELS and len(plugins.record()) == 1

@@ -28,7 +28,7 @@ def data_dir(directory: str | None) -> Path:
 
 def remedy(name: str, root: Path) -> str:
     """Returns the command that prepares a dataset, as an advice."""
-    return f"run: python experiments/prepare_data.py {name} --data.dir {root}"
+    return f"run: {command('prepare')} {name} --data.dir {root}"
 
 
 def held(root: Path) -> list[str]:

@@ -43,7 +43,7 @@ def _leave_files(job: Job, seed: Seed, *, number: int, summary: dict[str, Any]) 
     counts = np.asarray(job.data.class_counts)
     counts = counts.reshape(-1, *counts.shape[-2:])  # of each seed, or everybody's
     title = f"{cfg.method} on {cfg.dataset} ({cfg.model}, seed {cfg.seed})"
-    curves.one_run(directory / "curves.png", seed.rows, title=title)
+    curves.one_run(seed.rows, title).savefig(directory / "curves.png", dpi=120)
     bias.labels(counts[number % len(counts)], title).savefig(directory / "labels.png")
     files.write_atomically(directory / "summary.json", json.dumps(summary, indent=2) + "\n")
 

@@ -50,6 +50,7 @@ class Outcome(NamedTuple):
     rows: list[dict[str, Any]]
     summary: dict[str, Any]
     directory: Path | None = None
+    given: Given = NOTHING
     job: Job | None = None  # of this seed, if it was trained now
     state: State | None = None  # its last one, without the axis of seeds; likewise
 
@@ -89,7 +90,7 @@ def _finished(
     if found is None:
         return None
     reporter.note(f"already finished: {directory} (--overwrite starts again)")
-    return Outcome(cfg, found[0], summary=found[1], directory=directory)
+    return Outcome(cfg, found[0], summary=found[1], directory=directory, given=request.given)
 
 
 def _train(
@@ -164,6 +165,7 @@ def _to_the_end(
             seed.rows,
             summary=summary,
             directory=seed.directory,
+            given=job.given,
             job=only(job, [i]),
             state=jax.tree.map(lambda x: x, axis.take(state, i)),
         )

@@ -105,7 +105,7 @@ def fedexp(
             arrived.mean_of("lengths"), length, clients=arrived.clients, eps=eps, rule=rule
         )
         return tree.add(
-            arrived.received, Weights(tree.scale(eta, arrived.mean.params), arrived.mean.stats)
+            arrived.sent, Weights(tree.scale(eta, arrived.mean.params), arrived.mean.stats)
         )
 
     method = fedavg()._replace(parts=(Part("lengths", collect=collect),), server=server)
@@ -113,12 +113,12 @@ def fedexp(
 
 
 def mean_of_two(method: Method) -> Method:
-    """Test the mean of the last two global models: a server that steps far swings around it."""
+    """Makes tests use the mean of the last two global models, around which a far step swings."""
     before = Part(
         "before",
         lambda setup: setup.weights,
         send=lambda weights: (),
-        reduce=lambda old, uploads, arrived: arrived.received,
+        reduce=lambda old, uploads, arrived: arrived.sent,
     )
 
     def tested(weights: Weights, shared: Mapping[str, Any]) -> Weights:
@@ -128,7 +128,7 @@ def mean_of_two(method: Method) -> Method:
 
 
 def extrapolation(mean_length, length_of_mean, clients, eps: float, rule: str) -> jax.Array:
-    """The server's step from sum_k p_k |D_k|^2 (feddr: |D_k|) and |sum_k p_k D_k|^2."""
+    """Computes FedExP's step from sum_k p_k |D_k|^2 (feddr: |D_k|) and |sum_k p_k D_k|^2."""
     if rule == "feddr":
         return jnp.minimum(1.0, mean_length / (2 * (jnp.sqrt(length_of_mean) + 100 * eps)))
     many = clients if rule == "official" else 1.0
@@ -158,12 +158,15 @@ def fednova() -> Method:
     def server(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
         del shared
         params = tree.scale(arrived.mean_of("steps"), arrived.mean.params)
-        return tree.add(arrived.received, Weights(params, arrived.mean.stats))
+        return tree.add(arrived.sent, Weights(params, arrived.mean.stats))
 
     return fedavg()._replace(parts=(Part("steps", collect=collect),), server=server, update=update)
 
 
 def effective_steps(steps, momentum) -> jax.Array:
-    """K' = (K - m (1 - m^K) / (1 - m)) / (1 - m): how far K equal gradients go with momentum m."""
+    """Computes how far K equal gradients go with momentum m, counted in gradients.
+
+    K' = (K - m (1 - m^K) / (1 - m)) / (1 - m).
+    """
     effective = (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
     return jnp.maximum(effective, 1.0)

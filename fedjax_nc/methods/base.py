@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from fedjax_nc import tree
+from fedjax_nc import losses, tree
 from fedjax_nc.errors import UserError
 from fedjax_nc.types import Batch, ClientInfo, HeadSpec, Model, Outputs, Weights
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a term may read; exists only while a step is traced."""
+    """Everything a term may read of a step; exists only while the step is traced."""
 
     model: Model
     weights: Weights  # being trained
@@ -30,7 +30,11 @@ class Context:
     _teachers: dict[str, Outputs] = field(default_factory=dict)
 
     def ref(self, name: str = "global") -> Outputs:
-        """A frozen model's outputs on this batch, once however many terms ask."""
+        """Returns a frozen model's outputs on this batch, computed once for all terms.
+
+        Args:
+          name: `global` for the model the client received, otherwise the part that keeps one.
+        """
         if name not in self._teachers:
             weights = self.received if name == "global" else self.client[name]
             out, _ = self.model.apply(
@@ -40,7 +44,7 @@ class Context:
         return self._teachers[name]
 
     def forward(self, x: jax.Array, width: float = 1.0) -> Outputs:
-        """Another pass of the network being trained; what it would leave as statistics is lost."""
+        """Runs the network being trained on other inputs and drops its new statistics."""
         out, _ = self.model.apply(
             self.weights, x, train=True, mask=self.batch.mask, key=self.key, width=width
         )
@@ -48,7 +52,10 @@ class Context:
 
 
 class Term(NamedTuple):
-    """One summand of the local objective: a batch mean, with a weight that is traced."""
+    """One summand of the local objective: a mean over the batch times a weight.
+
+    The weight is traced, so another value does not compile again.
+    """
 
     name: str  # also the metric's name
     fn: Callable[[Context], jax.Array]
@@ -56,8 +63,19 @@ class Term(NamedTuple):
     check: Callable[[Model, int], None] | None = None  # refuses (model, batch size) it cannot do
 
 
+def per_example(name: str, fn: Callable[[Context], jax.Array], weight: float = 1.0) -> Term:
+    """Makes the term that averages a loss of every example over the rows that are not padding.
+
+    Args:
+      name: the term's and its metric's.
+      fn: from the context to one value per row of the batch.
+      weight: of the term in the objective.
+    """
+    return Term(name, lambda c: losses.masked_mean(fn(c), c.batch.mask), weight=weight)
+
+
 class View(NamedTuple):
-    """What a gradient wrapper, an optimiser or a prediction may read."""
+    """Everything a gradient wrapper, an optimiser or a prediction may read of a client."""
 
     received: Weights  # what the client starts the round with
     sent: Weights  # the global model
@@ -67,17 +85,19 @@ class View(NamedTuple):
 
 
 def plain_gradient(value_and_grad: Callable, view: View) -> Callable:
-    """The gradient of the objective, unchanged.
+    """Leaves the gradient of the objective as it is.
 
-    value_and_grad(trainable, statistics, batch, key, wanted) gives the objective, its statistics
-    and terms, and the gradient; `wanted` picks terms by name, by default all.
+    Args:
+      value_and_grad: (trainable, statistics, batch, key, wanted) -> ((objective, (new statistics,
+        terms by name)), gradient); `wanted` picks terms by name, by default all.
+      view: what the client knows in this round.
     """
     del view
     return value_and_grad
 
 
 def clipped(limit: float) -> Callable[[Callable, View], Callable]:
-    """The gradient cut to this norm, whatever the configuration says; 0 cuts nothing."""
+    """Makes a wrapper that scales gradients down to a norm, besides what the run does; 0: none."""
     if not limit:
         return plain_gradient
 
@@ -95,13 +115,13 @@ def clipped(limit: float) -> Callable[[Callable, View], Callable]:
 
 
 def as_it_is(batch: Batch, key: jax.Array) -> tuple[tuple[Batch, Any], ...]:
-    """The batch, once."""
+    """Trains on the batch unchanged."""
     del key
     return ((batch, 1.0),)
 
 
 class SGD(NamedTuple):
-    """An optimiser a phase brings along: the paper's, whatever the configuration says."""
+    """Stochastic gradient descent as a paper has it, in place of the run's optimiser."""
 
     lr: float | None = None  # None: the round's
     momentum: float = 0.0
@@ -109,9 +129,9 @@ class SGD(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """Train these parameter groups with these terms for this long.
+    """A stretch of local training: which groups, by which terms, for how long.
 
-    With a slot it trains the model the client keeps under that name, not the one it uploads.
+    A phase with a slot trains the model the client keeps under that name, not the one it uploads.
     """
 
     terms: tuple[Term, ...]
@@ -128,23 +148,23 @@ class Phase(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """Alternate phases a number of times, as a loop."""
+    """Phases that take turns a number of times, compiled as one loop."""
 
     times: int
     phases: tuple[Phase, ...]
 
 
 class Setup(NamedTuple):
-    """What a part may read when it is created."""
+    """Everything a part may read when its first state is made."""
 
     weights: Weights
     num_clients: int
 
 
 class Arrived(NamedTuple):
-    """What the server has when the uploads are in."""
+    """Everything the server has once the uploads of a round are summed."""
 
-    received: Weights  # the groups that travel, as they were sent out
+    sent: Weights  # the groups that travel, as clients got them
     mean: Weights  # weighted mean update of them
     uploads: Mapping[str, Any]  # of every part, summed
     weight: jax.Array  # sum of the participants' weights
@@ -152,12 +172,12 @@ class Arrived(NamedTuple):
     num_clients: int  # of the federation
 
     def mean_of(self, part: str) -> Any:
-        """Of what clients uploaded times their weight."""
+        """Returns the weighted mean of a part that clients upload multiplied by their weight."""
         return self.uploads[part] / jnp.maximum(self.weight, jnp.finfo(self.weight.dtype).tiny)
 
 
 class Finished(NamedTuple):
-    """What a part may read after a client's local training."""
+    """Everything a part may read after a client's local training."""
 
     received: Weights
     weights: Weights
@@ -172,7 +192,7 @@ class Finished(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One extra quantity that travels server -> client -> server. All but the name is optional."""
+    """A quantity besides the model that travels or stays with clients; only a name is required."""
 
     name: str
     init_shared: Callable[[Setup], Any] | None = None
@@ -186,7 +206,7 @@ class Part(NamedTuple):
 
 
 class Posthoc(NamedTuple):
-    """A step after the last round, from sums over everybody's data under the global model."""
+    """A step after the last round, from sums over all clients' data under the global model."""
 
     collect: Callable[[Outputs, Batch], Any]
     # (model, global weights, sums, key) -> the weights to be tested
@@ -195,37 +215,37 @@ class Posthoc(NamedTuple):
 
 
 def plain_logits(out: Outputs, weights: Weights, view: View) -> jax.Array:
-    """What the head says, whoever is asked."""
+    """Returns the head's logits, the same prediction for every client."""
     del weights, view
     return out.logits
 
 
 def weighted_mean(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
-    """FedAvg's server: apply the mean update."""
+    """Adds the weighted mean update to the model that was sent, as FedAvg's server does."""
     del shared
-    return tree.add(arrived.received, arrived.mean)
+    return tree.add(arrived.sent, arrived.mean)
 
 
 def the_last(weights: Weights, shared: Mapping[str, Any]) -> Weights:
-    """Test the global model as it is."""
+    """Returns the global model as the one to be tested."""
     del shared
     return weights
 
 
 def as_received(received: Weights, client: Mapping[str, Any]) -> Weights:
-    """Begin with the global model and the client's personal groups."""
+    """Starts local training from the global model with the client's personal groups."""
     del client
     return received
 
 
 def whole(update: Weights, info: ClientInfo) -> Weights:
-    """Upload the update as it is."""
+    """Uploads the update unchanged."""
     del info
     return update
 
 
 class Method(NamedTuple):
-    """A head, phases, parts and a server rule; nothing else."""
+    """A federated method: a head, phases of local training, parts that travel, and server rules."""
 
     name: str
     head: HeadSpec
@@ -248,18 +268,25 @@ Regulariser = Callable[[Method], Method]
 
 
 def each_phase(method: Method, **changes: Any) -> Method:
-    """The method with these fields of every phase."""
+    """Replaces fields of every phase of a method."""
     return method._replace(phases=tuple(p._replace(**changes) for p in method.phases))
 
 
 def add(method: Method, *terms: Term, parts: tuple[Part, ...] = ()) -> Method:
-    """L + sum of the terms, in every phase."""
+    """Adds terms to the objective of every phase, and parts to the method."""
     phases = tuple(p._replace(terms=_named_once(p.terms + terms)) for p in method.phases)
     return method._replace(phases=phases, parts=_named_once(method.parts + parts))
 
 
 def mix(method: Method, term: Term, beta: float, parts: tuple[Part, ...] = ()) -> Method:
-    """beta * L + (1 - beta) * R in every phase (FedDr+, eq. 1)."""
+    """Replaces the objective L of every phase by beta L + (1 - beta) R (FedDr+, eq. 1).
+
+    Args:
+      method: whose phases have the objectives L.
+      term: R.
+      beta: the share of L, between 0 and 1.
+      parts: what R needs besides the model.
+    """
     if not 0 <= beta <= 1:
         raise UserError(
             f"beta = {beta} must be between 0 and 1: it mixes the loss with '{term.name}'"
@@ -273,7 +300,7 @@ def mix(method: Method, term: Term, beta: float, parts: tuple[Part, ...] = ()) -
 
 
 def trained_groups(method: Method, groups: tuple[str, ...]) -> tuple[str, ...]:
-    """The groups some phase trains; the others are the same everywhere and never travel."""
+    """Returns the groups that some phase trains; the others never change and never travel."""
     phases = [p for p in method.phases if p.slot is None]
     if any(p.train is None for p in phases):
         return groups

@@ -14,10 +14,10 @@ from fedjax_nc.methods.base import (
     Phase,
     Posthoc,
     Regulariser,
-    Term,
     View,
     above_zero,
     not_negative,
+    per_example,
 )
 from fedjax_nc.methods.registry import base, regulariser
 from fedjax_nc.types import Batch, HeadSpec, Model, Outputs, Weights
@@ -41,14 +41,11 @@ def fedlc(*, tau: float = 1.0, absent: Literal["one", "remove", "epsilon"] = "re
     """
     not_negative("fedlc", tau=tau)
 
-    def fn(c: Context) -> jax.Array:
+    def margin(c: Context) -> jax.Array:
         counts = c.info.class_counts
-        values = losses.margin_softmax(
-            c.out.logits, c.batch.y, counts=counts, tau=tau, absent=absent
-        )
-        return losses.masked_mean(values, c.batch.mask)
+        return losses.margin_softmax(c.out.logits, c.batch.y, counts=counts, tau=tau, absent=absent)
 
-    return fedavg()._replace(phases=(Phase((Term("margin", fn),)),))
+    return fedavg()._replace(phases=(Phase((per_example("margin", margin),)),))
 
 
 @base
@@ -81,39 +78,36 @@ def fedrod(
 
     def generic(c: Context) -> jax.Array:
         counts = c.info.class_counts
-        values = losses.balanced_softmax(
+        return losses.balanced_softmax(
             c.out.logits, c.batch.y, counts=counts, gamma=gamma, absent=absent
         )
-        return losses.masked_mean(values, c.batch.mask)
 
     def personal(c: Context) -> jax.Array:
         features, logits = c.out.features, c.out.logits
         if not joint:
             features, logits = lax.stop_gradient((features, logits))
-        values = losses.cross_entropy(
-            own_logits(c.weights, features, logits=logits, joint=joint), c.batch.y
-        )
-        return losses.masked_mean(values, c.batch.mask)
+        logits = own_logits(c.weights, features, logits=logits, joint=joint)
+        return losses.cross_entropy(logits, c.batch.y)
 
     def predict(out: Outputs, weights: Weights, view: View) -> jax.Array:
         del view
         return own_logits(weights, out.features, logits=out.logits, joint=joint)
 
-    phase = Phase((Term("balanced", generic), Term("own", personal)))
+    phase = Phase((per_example("balanced", generic), per_example("own", personal)))
     return fedavg()._replace(
         head=HeadSpec(own=True), phases=(phase,), personal=("own_head",), predict=predict
     )
 
 
 def own_logits(weights: Weights, features, logits, joint: bool) -> jax.Array:
-    """The personal head's logits, added to the generic ones unless trained jointly."""
+    """Computes the personal head's logits, plus the generic ones unless trained jointly."""
     head = weights.params["own_head"]
     mine = features @ head["kernel"] + head["bias"]
     return mine if joint else logits + mine
 
 
 class Moments(NamedTuple):
-    """Per class: how many features, their mean and their covariance or standard deviation."""
+    """The number of features of each class, their mean, and their covariance or deviation."""
 
     count: jax.Array
     mean: jax.Array
@@ -183,7 +177,7 @@ def ccvr(
 
 
 def pooled_moments(count: jax.Array, total: jax.Array, square: jax.Array) -> Moments:
-    """Mean and unbiased covariance of each class from sums over all clients (CCVR, eq. 3-4).
+    """Computes each class's mean and unbiased covariance from all clients' sums (CCVR, eq. 3-4).
 
     Sums of z and z z^T carry the same as the clients' means and covariances, and pool exactly.
     """
@@ -194,7 +188,7 @@ def pooled_moments(count: jax.Array, total: jax.Array, square: jax.Array) -> Mom
 
 
 def diagonal_upload(count: jax.Array, total: jax.Array, square: jax.Array):
-    """FedETF's code: a client's means and standard deviations of classes with two or more."""
+    """Computes the means and deviations of a client's classes with two or more (FedETF's code)."""
     own = pooled_moments(count, total, square=square)
     variance = jnp.maximum(jnp.diagonal(own.spread, axis1=1, axis2=2), 0.0)
     kept = (count > 1).astype(total.dtype)
@@ -203,7 +197,10 @@ def diagonal_upload(count: jax.Array, total: jax.Array, square: jax.Array):
 
 
 def diagonal_moments(sums) -> Moments:
-    """FedETF's code: mean std + mean of squared means - squared mean, used as deviation."""
+    """Pools clients' moments as FedETF's code does.
+
+    The deviation is mean std + mean of squared means - squared mean.
+    """
     clients, mean, std, square = sums
     share = 1.0 / jnp.maximum(clients, 1.0)[:, None]
     mean = share * mean
@@ -211,7 +208,7 @@ def diagonal_moments(sums) -> Moments:
 
 
 def virtual_features(key: jax.Array, moments: Moments, samples: int):
-    """Gaussian features of every class, their labels, and which classes exist."""
+    """Draws Gaussian features of every class; returns them, their labels and which ones count."""
     classes, width = moments.mean.shape
     noise = jax.random.normal(key, (classes, samples, width), moments.mean.dtype)
     if moments.spread.ndim == 2:

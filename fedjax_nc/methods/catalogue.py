@@ -42,7 +42,7 @@ def bases() -> dict[str, Entry]:
 
 
 def regularisers() -> dict[str, Entry]:
-    """Returns what may follow a bar."""
+    """Returns the regularisers, which follow a bar."""
     return _of_kind("regulariser")
 
 
@@ -51,12 +51,12 @@ def _of_kind(kind: str) -> dict[str, Entry]:
 
 
 def read(tree: ast.Module, path: Path, load: Callable[[], Any]) -> list[Entry]:
-    """Adds what a parsed file defines; `load` imports the file when one of it is built."""
+    """Adds the methods and regularisers of a parsed file, which `load` imports later."""
     return [add(entry) for entry in entries.from_source(tree, path, load=load)]
 
 
 def add(entry: Entry) -> Entry:
-    """Adds an entry; a file may replace its own, as a notebook does, and no other's."""
+    """Adds an entry; a file or notebook may replace its own, and no other."""
     key = (entry.kind, entry.name)
     old = _built_in().get(key) or _ADDED.get(key)
     if old and old.origin != entry.origin:
@@ -118,7 +118,7 @@ def with_hyper(spec: str, overrides: dict[str, Any]) -> str:
 
 
 def choices_of(spec: str) -> dict[str, tuple[Any, ...]]:
-    """Returns what the hyperparameters that are chosen from a list may be."""
+    """Returns the words that may be chosen, of each hyperparameter that has a list of them."""
     return {k: v for entry, _ in parse(spec) for k, v in entry.choices.items()}
 
 

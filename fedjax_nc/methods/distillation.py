@@ -1,5 +1,7 @@
 """Methods that listen to another model: the received one, or the client's previous one."""
 
+import jax
+
 from fedjax_nc import losses
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods.averaging import fedavg
@@ -13,6 +15,7 @@ from fedjax_nc.methods.base import (
     add,
     mix,
     not_negative,
+    per_example,
 )
 from fedjax_nc.methods.registry import base, regulariser
 from fedjax_nc.types import FEATURES, HeadSpec
@@ -107,11 +110,8 @@ def kd(*, beta: float = 0.9, tau: float = 1.0) -> Regulariser:
     """
     not_negative("kd", beta=beta)
     above_zero(tau=tau)
-
-    def fn(c: Context):
-        return losses.masked_mean(losses.kd(c.out.logits, c.ref().logits, tau=tau), c.batch.mask)
-
-    return lambda method: mix(method, Term("kd", fn), beta=beta)
+    term = per_example("kd", lambda c: losses.kd(c.out.logits, c.ref().logits, tau=tau))
+    return lambda method: mix(method, term, beta=beta)
 
 
 @regulariser
@@ -134,13 +134,12 @@ def ntd(*, beta: float = 0.9, tau: float = 1.0) -> Regulariser:
 
 
 def not_true(tau: float) -> Term:
-    """FedNTD's term, equation 4."""
+    """Returns FedNTD's term (equation 4)."""
 
-    def fn(c: Context):
-        values = losses.not_true_kd(c.out.logits, c.ref().logits, labels=c.batch.y, tau=tau)
-        return losses.masked_mean(values, c.batch.mask)
+    def distance(c: Context) -> jax.Array:
+        return losses.not_true_kd(c.out.logits, c.ref().logits, labels=c.batch.y, tau=tau)
 
-    return Term("ntd", fn)
+    return per_example("ntd", distance)
 
 
 @regulariser
@@ -155,11 +154,8 @@ def ld(*, beta: float = 0.9) -> Regulariser:
       beta: share of the base loss.
     """
     not_negative("ld", beta=beta)
-
-    def fn(c: Context):
-        return losses.masked_mean(losses.logit_l2(c.out.logits, c.ref().logits), c.batch.mask)
-
-    return lambda method: mix(method, Term("ld", fn), beta=beta)
+    term = per_example("ld", lambda c: losses.logit_l2(c.out.logits, c.ref().logits))
+    return lambda method: mix(method, term, beta=beta)
 
 
 @regulariser
@@ -174,27 +170,22 @@ def fd(*, beta: float = 0.9) -> Regulariser:
       beta: share of the base loss.
     """
     not_negative("fd", beta=beta)
-
-    def fn(c: Context):
-        values = losses.feature_l2(c.out.features, c.ref().features)
-        return losses.masked_mean(values, c.batch.mask)
-
-    return lambda method: mix(method, Term("fd", fn), beta=beta)
+    term = per_example("fd", lambda c: losses.feature_l2(c.out.features, c.ref().features))
+    return lambda method: mix(method, term, beta=beta)
 
 
 def contrastive(tau: float) -> Term:
-    """MOON's term, equation 3."""
+    """Returns MOON's term (equation 3)."""
 
-    def fn(c: Context):
+    def contrast(c: Context) -> jax.Array:
         z, z_global, z_previous = c.out, c.ref("global"), c.ref("previous")
-        values = losses.model_contrastive(
+        return losses.model_contrastive(
             z.projected, z_global.projected, z_previous=z_previous.projected, tau=tau
         )
-        return losses.masked_mean(values, c.batch.mask)
 
-    return Term("moon", fn)
+    return per_example("moon", contrast)
 
 
 def previous_model() -> Part:
-    """Each client's own model at the end of its last round."""
+    """Returns the part that keeps each client's own model of its last round."""
     return Part("previous", init_client=lambda s: s.weights, keep=lambda f: f.weights)

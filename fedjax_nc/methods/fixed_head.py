@@ -15,11 +15,11 @@ from fedjax_nc.methods.base import (
     Phase,
     Posthoc,
     Repeat,
-    Term,
     View,
     above_zero,
     clipped,
     not_negative,
+    per_example,
 )
 from fedjax_nc.methods.distillation import fd
 from fedjax_nc.methods.registry import base
@@ -62,11 +62,10 @@ def dot_regression(*, finetune_epochs: int = 5) -> Method:
     """
     not_negative("dot_regression", finetune_epochs=finetune_epochs)
 
-    def fn(c: Context):
-        targets = terms.class_vectors(c)[c.batch.y]
-        return losses.masked_mean(losses.dot_regression(c.out.features, targets), c.batch.mask)
+    def regression(c: Context) -> jax.Array:
+        return losses.dot_regression(c.out.features, terms.class_vectors(c)[c.batch.y])
 
-    phase = Phase((Term("dot_regression", fn),), train=("body",))
+    phase = Phase((per_example("dot_regression", regression),), train=("body",))
     head = HeadSpec("etf", bias=False, normalise=True)
     return Method(
         "dot_regression", head, phases=(phase,), finetune=(phase._replace(epochs=finetune_epochs),)
@@ -115,11 +114,8 @@ def spherefed(*, calibrate: bool = False, finetune_epochs: int = 5) -> Method:
       finetune_epochs: epochs of personal fine-tuning of the body with the same loss.
     """
     not_negative("spherefed", finetune_epochs=finetune_epochs)
-
-    def fn(c: Context):
-        return losses.masked_mean(losses.cosine_mse(c.out.logits, c.batch.y), c.batch.mask)
-
-    phase = Phase((Term("cosine_mse", fn),), train=("body",))
+    term = per_example("cosine_mse", lambda c: losses.cosine_mse(c.out.logits, c.batch.y))
+    phase = Phase((term,), train=("body",))
     return Method(
         "spherefed",
         HeadSpec("orthonormal", bias=False, normalise=True),
@@ -130,7 +126,7 @@ def spherefed(*, calibrate: bool = False, finetune_epochs: int = 5) -> Method:
 
 
 def least_squares_head() -> Posthoc:
-    """W = (Z^T Z)^-1 Z^T Y over normalised features and one-hot labels, from their sums."""
+    """Returns the step W = (Z^T Z)^-1 Z^T Y for unit features Z and one-hot labels Y."""
 
     def collect(out: Outputs, batch: Batch):
         z = jnp.where(batch.mask[:, None], out.projected, 0.0)
@@ -175,12 +171,12 @@ def fedgela(
     above_zero(temperature=temperature)
     ours = form == "authors"
 
-    def fn(c: Context):
+    def scaled(c: Context) -> jax.Array:
         counts = c.info.class_counts
         logits = losses.prior_scaled(c.out.logits, counts, temperature=temperature if ours else 1.0)
-        return losses.masked_mean(losses.cross_entropy(logits, c.batch.y), c.batch.mask)
+        return losses.cross_entropy(logits, c.batch.y)
 
-    phase = Phase((Term("scaled_etf", fn),), train=("body", "projector", "scale"))
+    phase = Phase((per_example("scaled_etf", scaled),), train=("body", "projector", "scale"))
     head = HeadSpec("etf", False, projector=(CLASSES,), normalise=True, learn_scale=True)
     if ours:
         phase = phase._replace(grad=clipped(clip))
@@ -234,15 +230,14 @@ def fedetf(
     """
     not_negative("fedetf", gamma=gamma, dim=dim, cycles=cycles, finetune_epochs=finetune_epochs)
 
-    def fn(c: Context):
+    def balanced_loss(c: Context) -> jax.Array:
         strength = gamma if balanced else 0.0
-        values = losses.balanced_softmax(
+        return losses.balanced_softmax(
             c.out.logits, c.batch.y, counts=c.info.class_counts, gamma=strength, absent=absent
         )
-        return losses.masked_mean(values, c.batch.mask)
 
     ce = (terms.cross_entropy(),)
-    phase = Phase((Term("balanced", fn),), train=("body", "projector", "scale"))
+    phase = Phase((per_example("balanced", balanced_loss),), train=("body", "projector", "scale"))
     if finetune == "paper":
         first = Phase(ce, train=("body", "scale"))
         vectors = Phase(ce, train=("head", "scale"), epochs=finetune_epochs)

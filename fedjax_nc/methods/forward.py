@@ -78,7 +78,7 @@ def align(
     def constant(before, after):
         return losses.spectral_norm(losses.transmitting_matrix(before, after))
 
-    def fn(c: Context):
+    def lipschitz_gap(c: Context) -> jax.Array:
         before, after = (lax.stop_gradient(m) for m in c.out.blocks[-2:])
         part = before[..., : narrow(before.shape[-1], width)] if cut else before
         assert c.model.last_stage is not None
@@ -100,7 +100,7 @@ def align(
         if not 0 < width <= 1:
             raise UserError(f"width = {width} of fedalign: give a share above 0, at most 1")
 
-    return lambda method: add(method, Term("lipschitz", fn, weight=mu, check=check))
+    return lambda method: add(method, Term("lipschitz", lipschitz_gap, weight=mu, check=check))
 
 
 @base
@@ -123,7 +123,7 @@ def gradaug(*, mu: float = 1.75, subnets: int = 2, min_width: float = 0.8) -> Me
     """
     not_negative("gradaug", mu=mu, subnets=subnets, min_width=min_width)
 
-    def fn(c: Context):
+    def distillation(c: Context) -> jax.Array:
         x, teacher = c.batch.x, lax.stop_gradient(c.out.logits)
         sides = [round(x.shape[1] * share) for share in (1, 7 / 8, 3 / 4, 5 / 8)]
         widths, shares = distinct_widths(c.model.channels, min_width)
@@ -133,13 +133,13 @@ def gradaug(*, mu: float = 1.75, subnets: int = 2, min_width: float = 0.8) -> Me
         key_width, key_side = jax.random.split(c.key)
         width = jax.random.categorical(key_width, jnp.log(jnp.asarray(shares)), shape=(subnets,))
         side = jax.random.randint(key_side, (subnets,), 0, len(sides))
-        numbers = width.at[0].set(0) * len(sides) + side
+        chosen = width.at[0].set(0) * len(sides) + side
 
-        def one(number):
-            logits = lax.switch(number, branches, x)
+        def learn(branch):
+            logits = lax.switch(branch, branches, x)
             return losses.masked_mean(losses.kd(logits, teacher), c.batch.mask)
 
-        return jnp.sum(lax.map(one, numbers))
+        return jnp.sum(lax.map(learn, chosen))
 
     def check(model: Model, batch_size: int) -> None:
         del batch_size
@@ -154,11 +154,11 @@ def gradaug(*, mu: float = 1.75, subnets: int = 2, min_width: float = 0.8) -> Me
                 "and a share above 0, at most 1"
             )
 
-    return add(fedavg(), Term("gradaug", fn, weight=mu, check=check))
+    return add(fedavg(), Term("gradaug", distillation, weight=mu, check=check))
 
 
 def distinct_widths(channels: tuple[int, ...], least: float) -> tuple[list[float], list[float]]:
-    """Widths from the least to 1 that differ after rounding channels, and how likely each is."""
+    """Returns widths from the least to 1 that differ in channels, and the probability of each."""
     found: dict[tuple[int, ...], list[float]] = {}
     for width in np.linspace(least, 1.0, 201):
         found.setdefault(tuple(narrow(c, width) for c in channels), []).append(float(width))
@@ -200,7 +200,7 @@ def mixup_reg(*, gamma: float = 0.1) -> Regulariser:
 
 
 def mixed(batch: Batch, key: jax.Array, gamma: float) -> tuple[tuple[Batch, jax.Array], ...]:
-    """One share for the whole batch, every image with another one; padding stays with padding."""
+    """Mixes every image with another one by one share; padding stays with padding."""
     key_share, key_order = jax.random.split(key)
     share = jax.random.beta(key_share, gamma, gamma).astype(batch.x.dtype)
     draw = jax.random.uniform(key_order, batch.mask.shape)
@@ -251,13 +251,13 @@ def stochdepth_reg(*, last: float = 0.9, rule: Literal["code", "paper"] = "code"
 
 
 def kept(blocks: int, last: float, rule: str) -> tuple[float, ...]:
-    """The probability of every residual block to be kept in training."""
+    """Returns the probability of every residual block to be kept in training."""
     first = 1.0 if rule == "code" else 1 - (1 - last) / blocks
     return tuple(float(p) for p in np.linspace(first, last, blocks))
 
 
 def resize(x: Float[Array, "b h w c"], side: int) -> Float[Array, "b s s c"]:
-    """Square images of this side, bilinear with aligned corners as GradAug's code has it."""
+    """Resizes images to squares, bilinear with aligned corners as GradAug's code has it."""
     across, down = (_aligned(n, side) for n in (x.shape[2], x.shape[1]))
     x = jnp.einsum("jk,bikc->bijc", across, x, precision="highest")
     return jnp.einsum("ik,bkjc->bijc", down, x, precision="highest")

@@ -25,6 +25,7 @@ from fedjax_nc.methods.base import (
     add,
     each_phase,
     not_negative,
+    per_example,
 )
 from fedjax_nc.methods.registry import base
 from fedjax_nc.types import Batch, Weights
@@ -57,14 +58,14 @@ def scaffold(*, server_lr: float = 1.0, adaptive: bool = True) -> Method:
         return corrected
 
     def step(arrived: Arrived, shared) -> Weights:
-        return tree.add(arrived.received, tree.scale(server_lr, arrived.mean))
+        return tree.add(arrived.sent, tree.scale(server_lr, arrived.mean))
 
     method = each_phase(fedavg(), grad=correct)
     return method._replace(parts=(control_variates(adaptive),), server=step)
 
 
 def control_variates(adaptive: bool) -> Part:
-    """c and c_k: c_k' = c_k - c + (w_g - w_k) / (K lr); the server adds the mean change."""
+    """Returns SCAFFOLD's part: c_k' = c_k - c + (w_g - w_k) / (K lr); c adds the mean change."""
 
     def zeros(setup: Setup):
         return tree.zeros_like(setup.weights.params)
@@ -90,7 +91,7 @@ def control_variates(adaptive: bool) -> Part:
 
 
 def control_variate(ci, c, received, local, steps, lr, momentum):
-    """SCAFFOLD's option II with the effective number of steps."""
+    """Computes a client's new control variate (SCAFFOLD, option II) with effective steps."""
     scale = 1.0 / (effective_steps(steps, momentum) * lr)
     return jax.tree.map(lambda i, g, x, y: i - g + scale * (x - y), ci, c, received, local)
 
@@ -135,7 +136,7 @@ def feddyn(
         return tree.sub(h, tree.scale(alpha * share, arrived.mean.params))
 
     def server(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
-        mean = tree.add(arrived.received, arrived.mean)
+        mean = tree.add(arrived.sent, arrived.mean)
         back = tree.scale(1.0 / alpha, shared["drift"])
         return Weights(tree.sub(mean.params, back), mean.stats)
 
@@ -176,8 +177,7 @@ def fedsol(*, rho: float = 2.0, tau: float = 3.0) -> Method:
     above_zero(tau=tau)
 
     def divergence(c: Context) -> jax.Array:
-        values = losses.kd(c.out.logits, c.ref().logits, tau=tau) / tau**2
-        return losses.masked_mean(values, c.batch.mask)
+        return losses.kd(c.out.logits, c.ref().logits, tau=tau) / tau**2
 
     def elsewhere(value_and_grad, view: View):
         del view
@@ -194,11 +194,11 @@ def fedsol(*, rho: float = 2.0, tau: float = 3.0) -> Method:
 
         return perturbed
 
-    return each_phase(add(fedavg(), Term("proximal_kl", divergence)), grad=elsewhere)
+    return each_phase(add(fedavg(), per_example("proximal_kl", divergence)), grad=elsewhere)
 
 
 def perturbation(grads, rho: float):
-    """rho g / (|g| + 1e-12) over all parameters, nothing where g is only rounding."""
+    """Computes rho g / (|g| + 1e-12) over all parameters, and zero where g is only rounding."""
     norm = optax.global_norm(grads)
     noise = 16 * jnp.finfo(norm.dtype).eps
     return tree.scale(jnp.where(norm > noise, rho / (norm + 1e-12), 0.0), grads)
@@ -241,7 +241,7 @@ def per_fedavg(
 
 
 def halves(batch: Batch) -> tuple[Batch, Batch]:
-    """Every other real row in each; a lone row is in both."""
+    """Splits a batch into two with every other real row each; a lone row is in both."""
     place = jnp.cumsum(batch.mask) - 1
     first = batch.mask & (place % 2 == 0)
     second = jnp.where(jnp.sum(batch.mask) > 1, batch.mask & ~first, batch.mask)

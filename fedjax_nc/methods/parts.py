@@ -12,14 +12,14 @@ from fedjax_nc.types import Batch, Outputs
 
 
 class ClassMeans(NamedTuple):
-    """One vector per class, and which of them exist yet."""
+    """One vector per class, and which classes have one yet."""
 
     mean: jax.Array
     seen: jax.Array
 
 
 def no_class_means(setup: Setup) -> ClassMeans:
-    """Before the first round."""
+    """Returns the class means before the first round: none exists."""
     params = setup.weights.params
     first = params["projector"]["0"] if "projector" in params else params["head"]
     features, classes = len(first["kernel"]), params["head"]["kernel"].shape[1]
@@ -27,10 +27,10 @@ def no_class_means(setup: Setup) -> ClassMeans:
 
 
 def prototypes(weighted: bool = True) -> Part:
-    """Mean feature of every class over the participants' data (FedBlade, eq. 13-14).
+    """Returns the part of every class's mean feature over participants (FedBlade, eq. 13-14).
 
     Without weights it is the mean of the clients' means (FedProto). A class that no participant
-    has keeps its old one.
+    has keeps its old mean.
     """
 
     def reduce(old: ClassMeans, sums: losses.ClassSums, arrived: Arrived) -> ClassMeans:
@@ -49,7 +49,12 @@ def prototypes(weighted: bool = True) -> Part:
 def per_class(
     of: Callable[[Outputs], jax.Array], augment: bool = False
 ) -> Callable[[Finished], losses.ClassSums]:
-    """What a client uploads: sums over its classes under its new model."""
+    """Makes the upload of a client's sums per class under its new model.
+
+    Args:
+      of: from outputs to the rows that are summed.
+      augment: whether images are augmented as in training.
+    """
 
     def sums(out: Outputs, batch: Batch) -> losses.ClassSums:
         return losses.class_sums(of(out), batch.y, mask=batch.mask, classes=out.logits.shape[-1])
@@ -67,7 +72,11 @@ class SoftLabels(NamedTuple):
 
 
 def soft_labels(rule: str) -> Part:
-    """The soft-label matrix by equation 7 (`paper`), as FedDW's code or as FedGen's (`fedgen`)."""
+    """Returns the part of the soft-label matrix, by a rule of three.
+
+    Args:
+      rule: FedDW's equation 7 (`paper`), FedDW's code (`code`) or FedGen's code (`fedgen`).
+    """
 
     def start(setup: Setup) -> SoftLabels:
         classes = setup.weights.params["head"]["kernel"].shape[1]
@@ -97,14 +106,14 @@ def soft_labels(rule: str) -> Part:
 
 
 def soft_labels_by_paper(old: SoftLabels, new: losses.ClassSums) -> SoftLabels:
-    """Equation 7 over the round's participants; a class nobody has keeps its row."""
+    """Updates the matrix by FedDW's equation 7; a class no participant has keeps its row."""
     present = new.count > 0
     matrix = jnp.where(present[:, None], new.mean, old.matrix)
     return old._replace(matrix=matrix, seen=old.seen | present, rounds=old.rounds + 1)
 
 
 def soft_labels_by_code(old: SoftLabels, new: losses.ClassSums) -> SoftLabels:
-    """S <- (S + mean of all uploads of all rounds) / 2; unseen classes have the identity's row."""
+    """Updates S <- (S + mean of all rounds' uploads) / 2, the identity's row for unseen classes."""
     total = losses.ClassSums(old.history.total + new.total, old.history.count + new.count)
     eye = jnp.eye(len(old.matrix), dtype=old.matrix.dtype)
     fresh = jnp.where((total.count > 0)[:, None], total.mean, eye)
@@ -114,5 +123,5 @@ def soft_labels_by_code(old: SoftLabels, new: losses.ClassSums) -> SoftLabels:
 
 
 def mean_logits(sums: losses.ClassSums) -> jax.Array:
-    """A client's mean logits of each class as FedGen's code counts: from one on."""
+    """Computes a client's mean logits of each class; counts start at one as in FedGen's code."""
     return sums.total / (sums.count + 1.0)[:, None]

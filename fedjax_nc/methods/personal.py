@@ -190,12 +190,12 @@ def fedala(*, eta: float = 1.0, share: float = 0.8, first: int = 11) -> Method:
 
 
 def mixed(old, new, share):
-    """old + A (new - old), number by number."""
+    """Computes old + A (new - old), elementwise."""
     return jax.tree.map(lambda o, n, a: o + (n - o) * a, old, new, share)
 
 
 def adapted(share, grads, old, new, eta: float):
-    """A <- clip(A - eta grad (new - old), 0, 1) (FedALA, eq. 5)."""
+    """Takes FedALA's step A <- clip(A - eta grad (new - old), 0, 1) (equation 5)."""
     return jax.tree.map(
         lambda a, g, o, n: jnp.clip(a - eta * g * (n - o), 0.0, 1.0), share, grads, old, new
     )

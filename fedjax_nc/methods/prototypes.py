@@ -17,12 +17,12 @@ from fedjax_nc.methods.base import (
     Part,
     Phase,
     Setup,
-    Term,
     View,
     above_zero,
     add,
     clipped,
     not_negative,
+    per_example,
 )
 from fedjax_nc.methods.registry import base
 from fedjax_nc.types import Batch, HeadSpec, Outputs, Weights
@@ -56,10 +56,9 @@ def fedproto(
     """
     not_negative("fedproto", lam=lam)
 
-    def fn(c: Context) -> jax.Array:
+    def distance(c: Context) -> jax.Array:
         known, y = c.shared["prototypes"], c.batch.y
-        values = losses.prototype_l2(c.out.features, known.mean[y], seen=known.seen[y])
-        return losses.masked_mean(values, c.batch.mask)
+        return losses.prototype_l2(c.out.features, known.mean[y], seen=known.seen[y])
 
     def nearest(out: Outputs, weights: Weights, view: View) -> jax.Array:
         del weights
@@ -67,7 +66,8 @@ def fedproto(
         gaps = out.features[:, None] - known.mean
         return jnp.where(known.seen, -jnp.sum(gaps**2, axis=-1), -1e9)
 
-    method = add(fedavg(), Term("prototypes", fn, weight=lam), parts=(parts.prototypes(weighted),))
+    term = per_example("prototypes", distance, weight=lam)
+    method = add(fedavg(), term, parts=(parts.prototypes(weighted),))
     method = method if average else method._replace(personal=("body", "head"), finetune=())
     return method._replace(predict=nearest) if predict == "nearest" else method
 
@@ -108,7 +108,7 @@ def fedfm(
     not_negative("fedfm", lam=lam, start=start)
     above_zero(tau=tau)
 
-    def fn(c: Context) -> jax.Array:
+    def match(c: Context) -> jax.Array:
         anchors, y = c.shared["anchors"], c.batch.y
         if matching == "l2":
             values = losses.prototype_l2(
@@ -123,7 +123,7 @@ def fedfm(
                 shift=jnp.zeros(len(anchors.mean)),
                 tau=tau,
             )
-        return jnp.where(anchors.rounds >= start, losses.masked_mean(values, c.batch.mask), 0.0)
+        return jnp.where(anchors.rounds >= start, values, 0.0)
 
     def empty(setup: Setup) -> Anchors:
         none = parts.no_class_means(setup)
@@ -140,7 +140,7 @@ def fedfm(
         return Anchors(mean, old.seen | (sums.count > 0), rounds=old.rounds + 1)
 
     part = Part("anchors", empty, reduce=reduce, exchange=exchange)
-    return add(fedavg(), Term("matching", fn, weight=lam), parts=(part,))
+    return add(fedavg(), per_example("matching", match, weight=lam), parts=(part,))
 
 
 @base
@@ -170,9 +170,8 @@ def fednh(
     not_negative("fednh", rho=rho, scale=scale, clip=clip)
     authors = form == "authors"
 
-    def fn(c: Context) -> jax.Array:
-        logits = c.out.logits * (scale or 1.0)
-        return losses.masked_mean(losses.cross_entropy(logits, c.batch.y), c.batch.mask)
+    def scaled(c: Context) -> jax.Array:
+        return losses.cross_entropy(c.out.logits * (scale or 1.0), c.batch.y)
 
     def collect(f: Finished):
         sums = parts.per_class(lambda out: out.projected if authors else out.features)(f)
@@ -186,10 +185,11 @@ def fednh(
         return losses.moving_prototypes(vectors, total / jnp.maximum(count, 1.0)[:, None], rho=rho)
 
     def server(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
-        new = tree.add(arrived.received, arrived.mean)
+        new = tree.add(arrived.sent, arrived.mean)
         return new._replace(params={**new.params, "head": {"kernel": shared["vectors"].T}})
 
-    phase = Phase((Term("cross_entropy", fn),), ("body", "scale"), grad=clipped(clip))
+    term = per_example("cross_entropy", scaled)
+    phase = Phase((term,), ("body", "scale"), grad=clipped(clip))
     head = HeadSpec("orthonormal", bias=False, normalise=True, learn_scale=not scale)
     part = Part(
         "vectors",

@@ -68,7 +68,7 @@ def dw(
     """
     not_negative("dw", mu=mu)
 
-    def fn(c: Context):
+    def consistency(c: Context) -> jax.Array:
         soft, vectors = c.shared["soft_labels"], terms.class_vectors(c)
         if form == "linear":
             received = c.received.params["head"]["kernel"].T
@@ -87,7 +87,9 @@ def dw(
             )
         known = any(part.name == "soft_labels" for part in method.parts)  # Fedistill+ has them
         return add(
-            method, Term("dw", fn, weight=mu), parts=() if known else (parts.soft_labels(rule),)
+            method,
+            Term("dw", consistency, weight=mu),
+            parts=() if known else (parts.soft_labels(rule),),
         )
 
     return apply
@@ -118,10 +120,12 @@ def feddistill(
     """
     not_negative("feddistill", gamma=gamma)
 
-    def fn(c: Context):
+    def divergence(c: Context) -> jax.Array:
         soft = c.shared["soft_labels"]
         matrix = jax.nn.softmax(soft.matrix) if rule == "fedgen" else soft.matrix
         values = losses.soft_label_kl(c.out.logits, matrix[c.batch.y], form=form)
         return losses.masked_mean(values, c.batch.mask & soft.seen[c.batch.y])
 
-    return add(fedavg(), Term("soft_labels", fn, weight=gamma), parts=(parts.soft_labels(rule),))
+    return add(
+        fedavg(), Term("soft_labels", divergence, weight=gamma), parts=(parts.soft_labels(rule),)
+    )

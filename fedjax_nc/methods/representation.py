@@ -18,6 +18,7 @@ from fedjax_nc.methods.base import (
     clipped,
     each_phase,
     not_negative,
+    per_example,
 )
 from fedjax_nc.methods.fixed_head import fedetf
 from fedjax_nc.methods.registry import base, regulariser
@@ -60,7 +61,7 @@ def decorr(
 
 
 def decorrelation(kind: str) -> Term:
-    """FedDecorr's or FedBlade's term on the body's features."""
+    """Returns FedDecorr's or FedBlade's term on the body's features."""
     loss = {"feddecorr": losses.frobenius, "lddecorr": losses.log_det}[kind]
 
     def check(model: Model, batch_size: int) -> None:
@@ -133,7 +134,7 @@ def fedrcl(
     not_negative("fedrcl", contrast=contrast, penalty=penalty, threshold=threshold, clip=clip)
     above_zero(tau=tau, beta=beta)
 
-    def fn(c: Context):
+    def relaxed(c: Context):
         values = [
             losses.relaxed_contrast(
                 z, c.batch.y, mask=c.batch.mask, tau=tau, threshold=threshold, beta=beta
@@ -143,7 +144,7 @@ def fedrcl(
         each = [losses.masked_mean(contrast * a + penalty * b, c.batch.mask) for a, b in values]
         return jnp.mean(jnp.stack(each))
 
-    return each_phase(add(fedavg(), Term("relaxed_contrast", fn)), grad=clipped(clip))
+    return each_phase(add(fedavg(), Term("relaxed_contrast", relaxed)), grad=clipped(clip))
 
 
 @base
@@ -194,15 +195,14 @@ def fedblade(
         known = c.shared["prototypes"]
         shift = losses.log_prior(c.info.class_counts, absent)
         shift = shift if distribution_factor else jnp.zeros_like(shift)
-        values = losses.prototype_contrast(
+        return losses.prototype_contrast(
             c.out.features, c.batch.y, prototypes=known.mean, seen=known.seen, shift=shift, tau=tau
         )
-        return losses.masked_mean(values, c.batch.mask)
 
     extra = [] if decorr == "none" else [decorrelation(decorr)._replace(weight=beta)]
     if projector_alignment and gamma:
         extra.append(Term("projector_alignment", align_projector, weight=gamma))
     if feature_alignment and gamma:
-        extra.append(Term("feature_alignment", align_features, weight=gamma))
+        extra.append(per_example("feature_alignment", align_features, weight=gamma))
     uses = bool(gamma) and (projector_alignment or feature_alignment)
     return add(fedetf(dim=dim, absent=absent), *extra, parts=(parts.prototypes(),) if uses else ())
