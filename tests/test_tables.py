@@ -5,12 +5,12 @@ import json
 import re
 import statistics
 
-import pytest
 import yaml
+from matplotlib.figure import Figure
 
 from fedjax_nc import config, errors, tables
 from fedjax_nc.cli import console, curves, main, run
-from fedjax_nc.figures import comparison
+from fedjax_nc.figures import curves as figures
 from fedjax_nc.io import rundir
 from fedjax_nc.tables import Row
 
@@ -153,28 +153,34 @@ def test_curves_drop_nothing(tmp_path, capsys):
     assert to.stat().st_size > 10_000
 
 
-def test_a_panel_per_dataset_and_a_band_per_configuration():
-    seeds = [{1: 0.1, 2: 0.4, 3: 0.6}, {1: 0.3, 2: 0.4}]
-    figure = comparison.draw({"a": {"x": seeds, "y": [{1: 0.5}]}, "b": {"y": [{1: 0.2}]}}, "both")
-    left, right = figure.axes
-    assert [axis.get_title() for axis in figure.axes] == ["a", "b"]
-    mean = left.lines[0]
-    assert list(mean.get_xdata()) == [1, 2, 3]
-    assert list(mean.get_ydata()) == pytest.approx([20, 30, 40])  # trailing means of 20, 40, 60
-    low, high = left.collections[0].get_paths()[0].vertices[:, 1].min(), 34.142136
-    assert low == pytest.approx(20 - 14.142136) and high == pytest.approx(20 + 14.142136)
-    assert len(left.collections) == 1 and not right.collections
-    colour = {line.get_label(): line.get_color() for line in left.lines}
-    assert right.lines[0].get_color() == colour["y"] != colour["x (2 seeds)"]
-    assert figure.get_suptitle() == "both"
+def test_a_line_per_configuration_and_a_panel_per_dataset(tmp_path, monkeypatch):
+    drawn = {}
 
+    def together(groups, title, panels):
+        drawn.update(groups=groups, title=title, panels=panels)
+        return Figure()
 
-def test_many_lines_are_told_apart():
-    figure = comparison.draw({"a": {str(i): [{1: 0.1, 2: 0.2, 3: 0.3}] for i in range(14)}})
-    looks = {
-        (x.get_color(), x.get_linestyle()) for x in figure.axes[0].lines if x.get_linewidth() == 2
+    monkeypatch.setattr(figures, "together", together)
+    directories = [
+        made_up(tmp_path, [0.1, 0.2], method="fedavg", dataset=dataset, seed=seed)
+        for dataset in ("digits", "mnist5k")
+        for seed in (0, 1)
+    ]
+    directories.append(made_up(tmp_path, [0.3], method="moon"))
+    to = tmp_path / "curves.svg"
+    assert main.main(["curves", *map(str, directories), f"--to={to}", "--title=both"]) == 0
+    assert to.is_file() and drawn["title"] == "both"
+    assert {name: len(seeds) for name, seeds in drawn["groups"].items()} == {
+        "fedavg on digits": 2,
+        "fedavg on mnist5k": 2,
+        "moon": 1,
     }
-    assert len(looks) == 14
+    assert [panel.split(",")[0] for panel in drawn["panels"].values()] == [
+        "digits",
+        "mnist5k",
+        "mnist5k",
+    ]
+    assert [row["global_accuracy"] for row in drawn["groups"]["moon"][0]] == [0.3]
 
 
 def test_run_that_has_not_been_tested_yet(tmp_path, capsys):

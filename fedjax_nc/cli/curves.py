@@ -39,13 +39,10 @@ def curves(argv: list[str]) -> int:
     panels = arrange([open_run(Path(directory)) for directory in given.runs])
     print(markdown(panels))
     if given.to:
-        from fedjax_nc.figures import comparison
+        from fedjax_nc.figures.curves import together
 
-        lines = {
-            title: {label: [_curve(run) for run in seeds] for label, seeds in groups.items()}
-            for title, groups in panels.items()
-        }
-        comparison.draw(lines, title=given.title).savefig(given.to, dpi=120)
+        lines, panel_of = _lines(panels)
+        together(lines, title=given.title, panels=panel_of).savefig(given.to, dpi=120)
         print(f"\nwritten: {given.to}", file=sys.stderr)
     return 0
 
@@ -125,8 +122,15 @@ def _title(runs: list[Run]) -> str:
     return ", ".join([runs[0].config.dataset, *(s.pop() for s in shared if len(s) == 1)])
 
 
-def _curve(run: Run) -> dict[int, float]:
-    return {row["round"]: row["global_accuracy"] for row in run.rows}
+def _lines(panels: Panels) -> tuple[dict[str, list[list[dict[str, Any]]]], dict[str, str]]:
+    """Returns the records of every line's seeds, and its panel; a label names one line only."""
+    often = Counter(label for groups in panels.values() for label in groups)
+    lines, panel_of = {}, {}
+    for title, groups in panels.items():
+        for label, seeds in groups.items():
+            name = f"{label} on {seeds[0].config.dataset}" if often[label] > 1 else label
+            lines[name], panel_of[name] = [run.rows for run in seeds], title
+    return lines, panel_of
 
 
 def markdown(panels: Panels) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedjax_nc.data.catalogue import DATASETS, release_of
-from fedjax_nc.errors import UserError
+from fedjax_nc.errors import UserError, command
 
 INCOMPLETE = "incomplete."  # how the directory of a preparation under way begins
 
