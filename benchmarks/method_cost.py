@@ -110,7 +110,7 @@ def compiled(job: Job) -> tuple[Any, Any, float]:
             task, state.key, ids=jnp.arange(1), data=data, client_state=dict(state.clients)
         )
         broadcast = make_broadcast(task, state, hyper=hyper, pool=data.pool)
-        return train_client(task, broadcast, tree.take(rows, 0))[1]
+        return train_client(task, broadcast, row=tree.take(rows, 0))[1]
 
     def seconds(program) -> float:
         mine = jax.block_until_ready(jax.tree.map(jnp.copy, state))  # a round consumes it
