@@ -23,7 +23,7 @@ def test_worked_example_is_a_method(tmp_path):
             file.write("\n\n" + code)
 
     def run(*argv):
-        command = "import sys; from fedjax_nc import cli; sys.exit(main.train(sys.argv[1:]))"
+        command = "import sys; from fedjax_nc.cli import main; sys.exit(main.train(sys.argv[1:]))"
         return subprocess.run(
             [sys.executable, "-c", command, *argv],
             cwd=tmp_path,

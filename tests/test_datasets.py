@@ -151,7 +151,7 @@ def test_unknown_name_suggests_the_nearest():
 def test_absent_directory(tmp_path, monkeypatch):
     text = message("cifar10", tmp_path / "none")
     assert f"{tmp_path / 'none'} does not exist" in text
-    assert f"experiments/prepare_data.py cifar10 --data.dir {tmp_path / 'none'}" in text
+    assert f"fedjax-nc prepare cifar10 --data.dir {tmp_path / 'none'}" in text
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "from_env"))
     with pytest.raises(UserError, match="from_env does not exist"):
         datasets.load("mnist")
