@@ -66,7 +66,7 @@ def make_case(flags: argparse.Namespace) -> Case:
     model = models.build(
         flags.model, spec.shape, classes=spec.classes, head=HeadSpec(), conv=flags.conv
     )
-    batches, executor = federated.make_batches(spec), make_executor("auto")
+    batches, executor = federated.make_batch(spec), make_executor("auto")
     weights = jax.jit(model.init)(jax.random.key(SEED))
     at = hessian.make_hessian(
         model, batches, executor=executor, batch_size=flags.batch_size, groups=tuple(weights.params)
@@ -134,7 +134,7 @@ def measure(flags: argparse.Namespace) -> dict[str, Any]:
     probes = flags.products - alone
     chunk = min(flags.chunk, probes)
     h, peers = case.hessian, _peers(flags)
-    signs = curvature.rademacher(h.point, jax.random.key(SEED), numbers=jnp.arange(1))
+    signs = curvature.rademacher(h.point, jax.random.key(SEED), indices=jnp.arange(1))
     vector = case.executor.place(signs)
     total = 3 + (flags.repeats + 1) * 2 * (1 + len(peers)) + alone + chunk * -(-probes // chunk)
     with Progressing("hessian", total) as progress:

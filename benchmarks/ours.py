@@ -11,8 +11,10 @@ import workload
 from turns import Turns
 
 from fedjax_nc import config, devices, tree
-from fedjax_nc.data import datasets, federated
-from fedjax_nc.data.catalogue import DATASETS, DatasetSpec
+from fedjax_nc.data import federated
+from fedjax_nc.data.arrays import Arrays
+from fedjax_nc.data.catalogue import DATASETS
+from fedjax_nc.data.spec import DatasetSpec
 from fedjax_nc.errors import unknown
 from fedjax_nc.host import dry_run
 from fedjax_nc.host.assemble import Given, Job, assemble, first_state
@@ -51,11 +53,13 @@ def make_job(w: workload.Workload, module: Any = None) -> Job:
         x, y = workload.reviews(w, spec.shape[0], words=spec.words)
     else:
         x, y = workload.arrays(w)
-        spec = DatasetSpec("random", workload.CLASSES, shape=workload.SHAPE, train=len(y), test=0)
+        spec = DatasetSpec(
+            name="random", classes=workload.CLASSES, shape=workload.SHAPE, train=len(y), test=0
+        )
     parts = np.split(np.arange(len(y)), np.cumsum(w.sizes)[:-1])
     given = Given(
         model=module,
-        dataset=(spec, datasets.Arrays(x, y, test_x=x[:0], test_y=y[:0])),
+        dataset=(spec, Arrays(x, y, test_x=x[:0], test_y=y[:0])),
         split=federated.Split(parts, [part[:0] for part in parts], pool="train"),
     )
     return assemble(*(dataclasses.replace(cfg, seed=seed) for seed in range(w.seeds)), given=given)

@@ -6,7 +6,7 @@ python experiments/analyse.py RUN_DIR RUN_DIR --only=hessian,landscape     # sid
 
 import sys
 
-from fedjax_nc.cli import main
+from fedjax_nc.cli.analyse import analyse
 
 if __name__ == "__main__":
-    sys.exit(main.analyse(sys.argv[1:]))
+    sys.exit(analyse(sys.argv[1:]))

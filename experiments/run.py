@@ -2,7 +2,7 @@
 
 import sys
 
-from fedjax_nc.cli.main import train
+from fedjax_nc.cli.run import train
 
 if __name__ == "__main__":
     sys.exit(train(sys.argv[1:]))

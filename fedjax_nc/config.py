@@ -3,11 +3,12 @@
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from fedjax_nc.errors import UserError
+from fedjax_nc.errors import UserError, unknown
 
 
 @dataclass(frozen=True)
@@ -194,20 +195,65 @@ def identity(content: dict[str, Any]) -> dict[str, Any]:
     return left
 
 
+def changed(config: RunConfig, group: str, values: Mapping[str, Any]) -> RunConfig:
+    """Returns the configuration with other settings of one group, such as `local`.
+
+    Names and types are checked as the flags `--group.name` are.
+    """
+    old = getattr(config, group)
+    known = {field.name: field for field in dataclasses.fields(old)}
+    hints = get_type_hints(type(old))
+    made = {}
+    for name, value in values.items():
+        if name not in known:
+            raise unknown(f"setting of {group}", name, allowed=known)
+        made[name] = _typed(f"{group}.{name}", value, hints[name])
+    return dataclasses.replace(config, **{group: dataclasses.replace(old, **made)})
+
+
+def _typed(name: str, value: Any, kind: Any) -> Any:
+    """Returns a value as its setting's type, or refuses it."""
+    inner = get_args(kind)
+    if get_origin(kind) is Literal:
+        if value not in inner:
+            raise unknown(name, str(value), allowed=inner)
+        return value
+    if get_origin(kind) is tuple:
+        if isinstance(value, list | tuple):
+            return tuple(_typed(name, item, inner[0]) for item in value)
+    elif type(None) in inner:
+        return None if value is None else _typed(name, value, inner[0])
+    elif kind is float and type(value) in (int, float):
+        return float(value)
+    elif type(value) is kind:
+        return value
+    wanted = getattr(kind, "__name__", str(kind)) if not inner else str(kind)
+    raise UserError(f"{name} is {wanted}, {value!r} was given")
+
+
 def config_hash(config: RunConfig) -> str:
     """Eight characters that name the configuration: all that can change a number, but the seed."""
     content = identity(to_dict(config))
     del content["seed"]
-    file = Path(config.data.partition_file or "")
-    if file.is_file():  # another partition in the same file is another configuration
-        content["data"]["partition_content"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    # another partition or other examples in the same file are another configuration
+    for group, file in (("partition", config.data.partition_file), ("dataset", config.dataset)):
+        path = Path(file or "").expanduser()
+        if file and path.suffix in (".npz", ".json") and path.is_file():
+            content["data"][f"{group}_content"] = _checksum(path)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def partition_name(data: Data) -> str:
     """Short name of the partition for the run directory."""
     if data.partition_file:
         return "file"
+    if "@" in data.partition:  # a function of the caller's
+        return data.partition
     detail = {"iid": "", "shards": data.per_client, "classes": data.per_client}
     return f"{data.partition}{detail.get(data.partition, data.alpha)}"
 

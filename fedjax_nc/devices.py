@@ -1,8 +1,10 @@
 """How jax is started: one host device per core, and compiled programs kept on disk."""
 
 import contextlib
+import functools
 import gc
 import os
+import sys
 from pathlib import Path
 
 from fedjax_nc.errors import UserError
@@ -10,8 +12,13 @@ from fedjax_nc.errors import UserError
 _PATIENCE = 7 * 24 * 3600  # seconds
 
 
-def start(devices: int) -> None:
-    """One host device per core where there is no accelerator, and compiled programs on disk."""
+def start(devices: int = 0, *, tell: bool = False) -> None:
+    """Starts jax with one host device per core, and keeps compiled programs on disk.
+
+    Args:
+      devices: how many; 0 is one per core on a CPU, and all there are elsewhere.
+      tell: say once if jax has started before with fewer, which cannot be changed any more.
+    """
     import jax
 
     # tracing makes many objects and little garbage: looking for it took a fifth of a warm start
@@ -41,3 +48,14 @@ def start(devices: int) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)  # small ones add up
     if devices > len(jax.devices()):
         raise UserError(f"--execution.devices={devices}: this machine has {len(jax.devices())}")
+    if tell and jax.default_backend() == "cpu" and len(jax.devices()) < (devices or cores):
+        _tell(len(jax.devices()), cores)
+
+
+@functools.cache
+def _tell(devices: int, cores: int) -> None:
+    print(
+        f"jax was started before with {devices} CPU device(s), and this machine has {cores} cores: "
+        "to use all of them call fedjax_nc.start() before anything else uses jax",
+        file=sys.stderr,
+    )

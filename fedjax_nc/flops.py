@@ -1,7 +1,8 @@
 """Floating-point operations counted on the jaxpr, with loop lengths multiplied in.
 
-The count is a textbook's: what a result ignores is left out (a layer's own rule gives the gradient
-by the images unasked), and a gradient's convolution is not charged for the zeros it multiplies.
+The count is a textbook's. Numbers that no result needs are left out, such as the gradient by the
+images, which a layer's own rule computes unasked. The convolution of a gradient is not charged for
+the zeros it multiplies.
 """
 
 import math
@@ -14,12 +15,13 @@ from jax.interpreters import partial_eval
 
 
 def count(fn: Callable[..., Any], *args: Any) -> int:
-    """Multiply-adds (two operations each) of matrix products and convolutions in fn(*args)."""
-    used, _ = partial_eval.dce_jaxpr(jax.make_jaxpr(fn)(*args).jaxpr, True)
+    """Counts the operations of products and convolutions in fn(*args), two for a multiply-add."""
+    closed: Any = jax.make_jaxpr(fn)(*args)
+    used, _ = partial_eval.dce_jaxpr(getattr(closed, "jaxpr", closed), True)  # one since jax 0.12
     return _count(used)
 
 
-def _count(jaxpr: core.Jaxpr) -> int:
+def _count(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> int:
     total = 0
     for eqn in jaxpr.eqns:
         name = eqn.primitive.name
@@ -31,10 +33,10 @@ def _count(jaxpr: core.Jaxpr) -> int:
         elif name == "conv_general_dilated":
             total += 2 * _convolution(eqn.params["dimension_numbers"], *shapes)
         elif name == "while":
-            if _count(eqn.params["body_jaxpr"].jaxpr):
+            if _count(eqn.params["body_jaxpr"]):
                 raise ValueError("a while loop's length is unknown: count its body instead")
         elif name == "cond":
-            total += max(_count(branch.jaxpr) for branch in eqn.params["branches"])
+            total += max(_count(branch) for branch in eqn.params["branches"])
         else:
             times = eqn.params["length"] if name == "scan" else 1
             total += times * sum(_count(j) for j in _inner(eqn.params))
@@ -42,19 +44,16 @@ def _count(jaxpr: core.Jaxpr) -> int:
 
 
 def _convolution(numbers: Any, x: Any, kernel: Any, y: Any) -> int:
-    """Multiply-adds; a tap of the kernel meets no more numbers than there are without padding."""
+    """Counts multiply-adds; a tap of the kernel meets no more numbers than the input has."""
     taps = kernel.size // kernel.shape[numbers.rhs_spec[0]]
     batch, features, *sides = (y.shape[d] for d in numbers.out_spec)
     inputs = (x.shape[d] for d in numbers.lhs_spec[2:])
     return taps * batch * features * math.prod(map(min, sides, inputs))
 
 
-def _inner(params: dict[str, Any]) -> list[core.Jaxpr]:
+def _inner(params: dict[str, Any]) -> list[core.Jaxpr | core.ClosedJaxpr]:
     found = []
     for value in params.values():
-        for item in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(item, core.ClosedJaxpr):
-                found.append(item.jaxpr)
-            elif isinstance(item, core.Jaxpr):
-                found.append(item)
+        items = value if isinstance(value, tuple | list) else (value,)
+        found += [item for item in items if isinstance(item, core.Jaxpr | core.ClosedJaxpr)]
     return found

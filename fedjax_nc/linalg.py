@@ -1,4 +1,4 @@
-"""Linear algebra that stays finite: the only norms the project uses."""
+"""Linear algebra that stays finite, also for zero vectors and singular matrices."""
 
 import jax
 import jax.numpy as jnp
@@ -7,29 +7,29 @@ from jaxtyping import Array, Float
 
 
 def safe_norm(x: Float[Array, "*b d"], eps: float = 1e-12) -> Float[Array, "*b"]:
-    """Euclidean norm over the last axis, at least `eps`; its gradient at zero is zero, not NaN."""
+    """Computes the norm over the last axis, at least `eps`; its gradient at zero is zero."""
     return safe_sqrt(jnp.sum(x * x, axis=-1), eps)
 
 
 def safe_sqrt(sq: Float[Array, "*b"], eps: float = 1e-12) -> Float[Array, "*b"]:
-    """Square root, at least `eps`; its gradient at zero is zero, not infinite."""
+    """Computes the square root, at least `eps`; its gradient at zero is zero."""
     above = sq > eps * eps
     # the inner where keeps the derivative of sqrt away from zero, the outer one picks the value
     return jnp.where(above, jnp.sqrt(jnp.where(above, sq, 1.0)), eps)
 
 
 def normalise(x: Float[Array, "*b d"], eps: float = 1e-12) -> Float[Array, "*b d"]:
-    """Unit vectors along the last axis; the zero vector stays zero."""
+    """Scales vectors along the last axis to length one; the zero vector stays zero."""
     return x / safe_norm(x, eps)[..., None]
 
 
 def cosine(a: Float[Array, "*b d"], b: Float[Array, "*b d"]) -> Float[Array, "*b"]:
-    """Cosine similarity over the last axis; zero when a vector is zero."""
+    """Computes the cosine similarity over the last axis; zero if a vector is zero."""
     return jnp.sum(normalise(a) * normalise(b), axis=-1)
 
 
 def simplex_etf(seed: Float[Array, "d c"]) -> Float[Array, "d c"]:
-    """Simplex equiangular tight frame: unit columns with pairwise cosine -1/(C-1).
+    """Computes a simplex equiangular tight frame: unit columns with pairwise cosine -1/(C-1).
 
     V = sqrt(C/(C-1)) Q (I - 11^T/C), with Q the orthonormal factor of `seed` (FedETF, eq. 3). In
     C - 1 dimensions, the fewest that hold it, Q is left out: the rows are an orthonormal basis of
@@ -45,7 +45,7 @@ def simplex_etf(seed: Float[Array, "d c"]) -> Float[Array, "d c"]:
 
 
 def _log_det(gram: Float[Array, "n n"], jitter: float) -> Float[Array, ""]:
-    """log det(gram + jitter I) of a positive semi-definite matrix, by Cholesky.
+    """Computes log det(gram + jitter I) of a positive semi-definite matrix, by Cholesky.
 
     If rounding makes that indefinite, as collinear features do in float32, the jitter grows to a
     hundred-thousandth of the trace: a coarser number instead of NaN.
@@ -74,23 +74,23 @@ log_det.defvjp(_log_det_fwd, _log_det_bwd)
 
 
 def orthonormal(seed: Float[Array, "d c"]) -> Float[Array, "d c"]:
-    """Orthonormal columns spanning those of `seed`."""
+    """Computes orthonormal columns that span those of `seed`."""
     q, _ = jnp.linalg.qr(seed)
     return q
 
 
-# The two below take one matrix after another also under vmap: jaxlib 0.10.2 deals a batch of LAPACK
+# Under vmap the two below take one matrix after another: jaxlib 0.10.2 deals a batch of LAPACK
 # calls to the very threads that wait for it, and a program on as many devices never ends.
 
 
 def _root(covariance: Float[Array, "d d"]) -> Float[Array, "d d"]:
-    """R with R R^T = covariance, also where that is singular."""
+    """Computes R with R R^T = covariance, also for a singular one."""
     values, vectors = jnp.linalg.eigh(covariance)
     return vectors * jnp.sqrt(jnp.maximum(values, 0.0))
 
 
 def _solve(a: Float[Array, "d d"], b: Float[Array, "d c"]) -> Float[Array, "d c"]:
-    """X with a X = b."""
+    """Computes X with a X = b."""
     return jnp.linalg.solve(a, b)
 
 

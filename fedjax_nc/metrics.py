@@ -4,8 +4,7 @@ Standard library only at import, so that commands can name columns before jax st
 """
 
 import math
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 
@@ -76,7 +75,7 @@ def _over_clients(whose: str, label: str, worst_label: str = "") -> tuple[Metric
 METRICS = (
     Metric("global_accuracy", "global", whose="global", of=accuracy),
     Metric("global_loss", whose="global", of=loss, percent=False),
-    *_over_clients("client", "clients", worst_label="worst tenth"),
+    *_over_clients("client", "clients", worst_label="worst"),
     *_over_clients("personal", "personal"),
     *_over_clients("finetuned", "fine-tuned"),
     Metric("calibrated_accuracy", "calibrated", whose="calibrated", of=accuracy),
@@ -95,10 +94,3 @@ def columns(summaries: Iterable[Mapping[str, Any]]) -> list[Metric]:
     """Returns the metrics a table of these summaries shows: those that some run has."""
     summaries = list(summaries)
     return [m for m in METRICS if m.label and any(s.get(m.name) is not None for s in summaries)]
-
-
-def spread(metric: Metric, values: Sequence[float]) -> str:
-    """Returns mean ± sample standard deviation (n - 1) over seeds; one seed has no deviation."""
-    scale = 100 if metric.percent else 1
-    text = f"{scale * statistics.fmean(values):.1f}"
-    return text + (f" ± {scale * statistics.stdev(values):.1f}" if len(values) > 1 else "")

@@ -1,20 +1,23 @@
 """How each paper runs its experiments: every setting a published number depends on.
 
-A protocol turns (dataset, method) into a full configuration; any flag overrides it. Numbers come
-from the papers' text, or from their released code where the text is silent.
+A protocol turns a dataset and a method into a full configuration; any flag overrides it. Numbers
+come from the papers' text, or from their released code where the text is silent. A setting that a
+paper gives to one dataset is asked by that dataset's name, any other by what the dataset is.
 """
 
 from collections.abc import Callable
 from typing import Any
 
 from fedjax_nc.config import Data, Evaluation, Federation, Local, RunConfig
+from fedjax_nc.data.catalogue import find
+from fedjax_nc.data.spec import DatasetSpec
 from fedjax_nc.errors import unknown
 from fedjax_nc.methods import catalogue
 
 Settings = tuple[RunConfig, dict[str, Any]]  # the configuration, and the method's hyperparameters
 
 
-def quick(dataset: str, method: str) -> Settings:
+def quick(dataset: DatasetSpec, method: str) -> Settings:
     """A minute on a laptop: 20 clients with two classes each, 5 taking part, small network.
 
     Not from a paper, and no evidence about methods: it was chosen, on seed 0, so that FedAvg is
@@ -34,7 +37,7 @@ def quick(dataset: str, method: str) -> Settings:
     }.get(method, 0.02)
     config = RunConfig(
         method,
-        dataset,
+        dataset.name,
         model=_model(dataset, "cnn"),
         protocol="quick",
         rounds=30,
@@ -46,7 +49,7 @@ def quick(dataset: str, method: str) -> Settings:
     return config, {}
 
 
-def fedetf(dataset: str, method: str) -> Settings:
+def fedetf(dataset: DatasetSpec, method: str) -> Settings:
     """FedETF, ICCV 2023, section 5.1 and appendix B.
 
     From the code: batch 128, mean and std 0.5, momentum kept by each client between rounds,
@@ -54,10 +57,10 @@ def fedetf(dataset: str, method: str) -> Settings:
     before the split; the learning rate falls by 0.99 per round as the paper says, the released
     script leaves that out. Baselines are as its code has them, which its tables come from.
     """
-    tiny = dataset == "tiny_imagenet"
+    tiny = dataset.name == "tiny_imagenet"
     config = RunConfig(
         method,
-        dataset,
+        dataset.name,
         model=_model(dataset, "resnet20", tiny_imagenet="resnet18"),
         protocol="fedetf",
         rounds=50 if tiny else 200,
@@ -65,7 +68,7 @@ def fedetf(dataset: str, method: str) -> Settings:
         local=Local(
             epochs=1 if tiny else 3,
             batch_size=128,
-            lr=0.04 if dataset == "cifar10" else 0.01,
+            lr=0.04 if dataset.name == "cifar10" else 0.01,
             momentum=0.9,
             weight_decay=5e-4,
             keep_optimizer=True,
@@ -81,30 +84,30 @@ def fedetf(dataset: str, method: str) -> Settings:
     return config, own.get(method, {})
 
 
-def feddw(dataset: str, method: str) -> Settings:
+def feddw(dataset: DatasetSpec, method: str) -> Settings:
     """FedDW, section V: "practical" regime, Dir(0.5), 10 clients, all taking part, Adam 0.001.
 
     The "pathological" regime is --data.alpha=0.1 --federation.participants=5. Deviation: the test
     set is not augmented, the released code sends it through the training crop and flip; the class
     vectors see ResNet-18's 512 features, the code has dense layers to 256 and 128 between.
     """
-    augment = ("crop4", "flip") if dataset.startswith("cifar") else ()
+    augment = ("crop4", "flip") if dataset.name.startswith("cifar") else ()
     config = RunConfig(
         method,
-        dataset,
+        dataset.name,
         model=_model(dataset, "cnn", cifar100="resnet18"),
         protocol="feddw",
-        rounds=10 if dataset == "imdb_reviews" else 50,
+        rounds=10 if dataset.is_text else 50,
         data=Data(alpha=0.5, rule="feddw", client_test="matched", seed=-1, augment=augment),
         local=Local(
             epochs=5,
-            batch_size=512 if dataset == "imdb_reviews" else 128,
+            batch_size=512 if dataset.is_text else 128,
             optimizer="adam",
             lr=0.001,
         ),
         federation=Federation(10, 10),
     )
-    weight = {"mu": 10.0 if dataset == "cifar100" else 0.1}  # section V-B
+    weight = {"mu": 10.0 if dataset.name == "cifar100" else 0.1}  # section V-B
     own = {
         "moon": {"mu": 5.0, "dim": 0},
         "feddw": weight,
@@ -117,7 +120,7 @@ def feddw(dataset: str, method: str) -> Settings:
     return config, own.get(method, {})
 
 
-def feddr_plus(dataset: str, method: str) -> Settings:
+def feddr_plus(dataset: DatasetSpec, method: str) -> Settings:
     """FedDr+, tables 7-10: 100 clients, 10 per round, 320 rounds, shards.
 
     Dirichlet runs are --data.partition=dirichlet --local.steps=100 (CIFAR-10), 30 (CIFAR-100) or
@@ -127,17 +130,16 @@ def feddr_plus(dataset: str, method: str) -> Settings:
     Deviations: CIFAR is augmented by padded crop and flip as in the code, the paper writes
     RandomResizedCrop, which ImageNet-100 gets, of pictures that were cropped once.
     """
-    photographs = dataset.startswith("imagenet")
-    hundred = photographs or dataset in ("cifar100", "tiny_imagenet")
+    photographs, hundred = dataset.kind == "photographs", dataset.classes >= 100
     small = {"fedetf": 0.05, "dot_regression": 0.35, "feddr_plus": 0.35, "spherefed": 0.55}
     large = {"fedetf": 0.5, "dot_regression": 5.0, "feddr_plus": 5.0, "spherefed": 6.5}
     large = dict.fromkeys(large, 1.0) if photographs else large
     lr = large.get(method, 0.1) if hundred else small.get(method, 0.01)
-    shards, epochs = (20, 5) if photographs else (10, 3) if hundred else (2, 10)
+    shards, epochs = ((20, 5) if photographs else (10, 3)) if hundred else (2, 10)
     model = _model(dataset, "mobilenet", cifar10="vgg11")
     config = RunConfig(
         method,
-        dataset,
+        dataset.name,
         model=model,
         protocol="feddr_plus",
         rounds=320,
@@ -169,7 +171,7 @@ def feddr_plus(dataset: str, method: str) -> Settings:
     return config, own.get(method, {})
 
 
-def fedalign(dataset: str, method: str) -> Settings:
+def fedalign(dataset: DatasetSpec, method: str) -> Settings:
     """FedAlign, section 3.2: 16 clients, Dir(0.5), 25 rounds of 20 epochs.
 
     From the code: batch 64, Nesterov momentum 0.9, weight decay 0.0001, incomplete batches
@@ -179,7 +181,7 @@ def fedalign(dataset: str, method: str) -> Settings:
     """
     config = RunConfig(
         method,
-        dataset,
+        dataset.name,
         model=_model(dataset, "resnet56_bottleneck"),
         protocol="fedalign",
         rounds=25,
@@ -198,7 +200,7 @@ def fedalign(dataset: str, method: str) -> Settings:
     return config, {"fedprox": {"mu": 0.0001}}.get(method, {})
 
 
-def fedblade(dataset: str, method: str) -> Settings:
+def fedblade(dataset: DatasetSpec, method: str) -> Settings:
     """FedBlade, section 5.1: 100 clients, 20 per round, 200 rounds of 5 epochs, Dir(0.1).
 
     The full regime is --federation.clients=20 --rounds=100. The Dirichlet rule and whether the
@@ -207,7 +209,7 @@ def fedblade(dataset: str, method: str) -> Settings:
     """
     config = RunConfig(
         method,
-        dataset,
+        dataset.name,
         model=_model(dataset, "mobilenet_v2"),
         protocol="fedblade",
         rounds=200,
@@ -220,36 +222,38 @@ def fedblade(dataset: str, method: str) -> Settings:
     return config, own.get(method, {})
 
 
-PROTOCOLS: dict[str, Callable[[str, str], Settings]] = {
+PROTOCOLS: dict[str, Callable[[DatasetSpec, str], Settings]] = {
     p.__name__: p for p in (quick, fedetf, feddw, feddr_plus, fedalign, fedblade)
 }
 
 
-def resolve(protocol: str, dataset: str, spec: str) -> RunConfig:
-    """The configuration a protocol gives to a dataset and a method, before any other flag."""
+def resolve(protocol: str, dataset: str | DatasetSpec, spec: str) -> RunConfig:
+    """Returns the configuration a protocol gives to a dataset and a method.
+
+    Args:
+      protocol: its name.
+      dataset: its name, or the record of one that only its owner knows.
+      spec: the method's specification.
+    """
     if protocol not in PROTOCOLS:
         raise unknown("protocol", protocol, allowed=PROTOCOLS)
     first = catalogue.parse(spec)[0]
-    config, hyper = PROTOCOLS[protocol](dataset, first.entry.name)
+    record = find(dataset) if isinstance(dataset, str) else dataset
+    config, hyper = PROTOCOLS[protocol](record, first.entry.name)
     given = {k: v for k, v in hyper.items() if k not in first.kwargs}
     return config.__class__(**{**config.__dict__, "method": catalogue.with_hyper(spec, given)})
 
 
-def _model(dataset: str, default: str, **others: str) -> str:
-    """The paper's network, or on digits a small one."""
-    own = {
-        "digits": "mlp",
-        "mnist5k": "cnn",
-        "mnist": "cnn",
-        "imdb_reviews": "bilstm",
-        "imagenet100": "resnet18",
-        "imagenet200": "resnet18",
-    }
-    return own.get(dataset, others.get(dataset, default))
+def _model(dataset: DatasetSpec, default: str, **others: str) -> str:
+    """Returns the paper's network, or the usual one of a kind of data the paper does not use."""
+    if dataset.kind == "digits":
+        return "cnn" if min(dataset.shape[:2]) >= 16 else "mlp"
+    usual = {"text": "bilstm", "photographs": "resnet18"}
+    return usual.get(dataset.kind, others.get(dataset.name, default))
 
 
-def _augment(dataset: str) -> tuple[str, ...]:
+def _augment(dataset: DatasetSpec) -> tuple[str, ...]:
     """A padded crop and a flip of images, the whole random resized crop of photographs."""
-    if dataset == "imdb_reviews":
+    if dataset.is_text:
         return ()
-    return ("rrc" if dataset.startswith("imagenet") else "crop4", "flip")
+    return ("rrc" if dataset.kind == "photographs" else "crop4", "flip")

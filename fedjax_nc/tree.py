@@ -1,4 +1,4 @@
-"""Arithmetic on parameter trees; what optax.tree has is used from there."""
+"""Arithmetic on parameter trees; what optax has is imported from there."""
 
 import math
 from dataclasses import dataclass
@@ -21,18 +21,18 @@ __all__ = ["Packed", "add", "all_finite", "dot", "num_bytes", "num_elements", "p
 @partial(jax.tree_util.register_dataclass, data_fields=("vectors",), meta_fields=("shape",))
 @dataclass(frozen=True)
 class Packed:
-    """A tree as one vector of each dtype, and what it was.
+    """A tree as one vector per dtype, with what is needed to unpack it.
 
-    What is done to every leaf is an operation of its own in the program, which for hundreds of
-    leaves takes longer to trace and to load than the network.
+    An operation on a tree is one operation per leaf in the program, and hundreds of them take
+    longer to trace and to load than the network itself.
     """
 
-    vectors: dict[str, Any]  # also of shapes alone
+    vectors: dict[str, Any]  # by dtype; arrays or their shapes
     shape: Any  # the structure, and shape and dtype of every leaf
 
 
 def pack(tree: Any) -> Packed:
-    """All leaves end to end."""
+    """Puts all leaves of a dtype end to end."""
     leaves, structure = jax.tree.flatten(tree)
     shapes = tuple((x.shape, x.dtype.name) for x in leaves)
     vectors = {
@@ -43,7 +43,7 @@ def pack(tree: Any) -> Packed:
 
 
 def unpack(packed: Packed) -> Any:
-    """The tree that was packed."""
+    """Returns the tree that was packed."""
     (structure, shapes), begin, leaves = packed.shape, dict.fromkeys(packed.vectors, 0), []
     for shape, dtype in shapes:
         end = begin[dtype] + math.prod(shape)
@@ -54,69 +54,69 @@ def unpack(packed: Packed) -> Any:
 
 
 def sq_distance(a: Any, b: Any) -> jax.Array:
-    """Sum of squared differences over all leaves. A sum of squares, so smooth at a == b."""
+    """Computes the sum of squared differences over all leaves, which is smooth at a == b."""
     return sum((jnp.sum((x - y) ** 2) for x, y in _pairs(a, b)), start=jnp.zeros(()))
 
 
 def dot(a: Any, b: Any) -> jax.Array:
-    """Inner product over all leaves."""
+    """Computes the inner product over all leaves."""
     return sum((jnp.sum(x * y) for x, y in _pairs(a, b)), start=jnp.zeros(()))
 
 
 def select(condition: jax.Array, a: Any, b: Any) -> Any:
-    """`a` where the scalar condition holds, else `b`; never mixes in the other's NaN."""
+    """Returns `a` if the scalar condition holds, else `b`; NaN in the other does no harm."""
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
 
 
 def pick(tree: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    """The entries of a dict under these keys."""
+    """Returns the entries of a dict under these keys, in the dict's order."""
     return {k: tree[k] for k in tree if k in keys}
 
 
 def take(tree: Any, ids: Any) -> Any:
-    """Rows `ids` of every leaf."""
+    """Returns rows `ids` of every leaf."""
     return jax.tree.map(lambda x: x[ids], tree)
 
 
 def put(tree: Any, ids: Any, rows: Any) -> Any:
-    """Copy of `tree` with rows `ids` replaced; numpy leaves (host memory) are written in place."""
+    """Replaces rows `ids` of every leaf: in a copy, but in place if it is numpy's (host memory)."""
 
-    def one(x, r):
+    def put_leaf(x, new):
         if isinstance(x, jax.Array):
-            return x.at[ids].set(r)
-        x[ids] = r
+            return x.at[ids].set(new)
+        x[ids] = new
         return x
 
-    return jax.tree.map(one, tree, rows)
+    return jax.tree.map(put_leaf, tree, rows)
 
 
 def repeat(tree: Any, count: int) -> Any:
-    """So many copies of every leaf along a new leading axis."""
+    """Repeats every leaf `count` times along a new leading axis."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (count, *x.shape)), tree)
 
 
 def zeros(shapes: Any, *leading: int) -> Any:
-    """Zeros of these shapes, with leading axes in front."""
+    """Returns zeros in the shapes of a tree's leaves, with `leading` axes in front."""
     return jax.tree.map(lambda x: jnp.zeros((*leading, *x.shape), x.dtype), shapes)
 
 
 def sum_leading(tree: Any) -> Any:
-    """Sum over the leading axis of every leaf."""
+    """Sums every leaf over its leading axis."""
     return jax.tree.map(lambda x: jnp.sum(x, axis=0), tree)
 
 
 def all_finite(tree: Any) -> jax.Array:
-    """Whether no leaf holds a NaN or an infinity."""
+    """Returns whether no leaf holds a NaN or an infinity."""
     return jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
 
 
 def num_elements(tree: Any) -> int:
-    """Number of scalars in all leaves."""
+    """Counts the scalars in all leaves."""
     return sum(x.size for x in jax.tree.leaves(tree))
 
 
 def num_bytes(tree: Any) -> int:
-    """Memory of all leaves, also of abstract ones."""
+    """Computes the memory of all leaves, arrays or their shapes, in bytes."""
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 

@@ -98,9 +98,9 @@ def tiny_split():
 def tiny(tiny_split):
     """Factory of tiny tasks: tiny("fedavg", norm=..., local={...}, federation={...})."""
     from fedjax_nc import config
-    from fedjax_nc.data.catalogue import DatasetSpec
-    from fedjax_nc.data.datasets import Arrays
+    from fedjax_nc.data.arrays import Arrays
     from fedjax_nc.data.federated import Split
+    from fedjax_nc.data.spec import DatasetSpec
     from fedjax_nc.host.assemble import Given, assemble
     from fedjax_nc.methods import registry
     from fedjax_nc.models.mlp import MLP
@@ -110,7 +110,7 @@ def tiny(tiny_split):
 
     x, y, parts = tiny_split
     ends = sum(SIZES)
-    spec = DatasetSpec("tiny", CLASSES, shape=SHAPE, train=ends, test=len(y) - ends)
+    spec = DatasetSpec(name="tiny", classes=CLASSES, shape=SHAPE, train=ends, test=len(y) - ends)
     arrays = Arrays(x[:ends], y[:ends], test_x=x[ends:], test_y=y[ends:])
     split = Split(parts, [p[::2] for p in parts], pool="train")
 
@@ -147,6 +147,14 @@ def tiny(tiny_split):
 def _keep_devices():
     """Take up the two devices, so that no command sets up others for the tests that follow."""
     jax.devices()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _patient():
+    """Name nothing that is only waited for: whether a line comes would depend on the machine."""
+    from fedjax_nc.cli import console
+
+    console.PATIENCE = 1e6
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ RESIDUAL = {
     "basic": partial(resnet.ResNet, (1, 2), channels=(16, 32)),
     "looped": partial(resnet.ResNet, (6, 1), channels=(16, 32), projection=True),
     "bottleneck": partial(resnet.ResNet, (1, 6), channels=(16, 32), bottleneck=True),
-    "large": partial(resnet.ResNet, (1, 1), channels=(16, 32), projection=True, large=True),
+    "large": partial(resnet.ResNet, (1, 1), channels=(16, 32), projection=True, large_above=4),
     "mobilenet_v2": partial(inverted.InvertedResiduals, V2),
     "efficientnet_b0": partial(inverted.InvertedResiduals, B0),
 }

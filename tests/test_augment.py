@@ -19,7 +19,7 @@ def test_normalise():
     x = X[:4].astype(np.uint8)
     expected = (x / 255.0 - np.array(spec.mean)) / np.array(spec.std)
     for given in (jnp.asarray(x), jnp.asarray(x, jnp.float32)):
-        out = augment.normalise(given, spec.mean, spec.std)
+        out = augment.normalise(given, spec.mean, std=spec.std)
         assert out.dtype == jnp.float32
         np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
 
@@ -41,7 +41,7 @@ def test_pad_crop_reaches_every_offset_equally():
 def test_padding_is_a_black_pixel():
     """As in torchvision, which pads before it normalises: -mean/std, not 0."""
     x = augment.pad_crop(KEY, jnp.full((*X.shape[:3], 1), 255.0), 4)
-    low = float(augment.normalise(x, (0.4,), (0.2,)).min())
+    low = float(augment.normalise(x, (0.4,), std=(0.2,)).min())
     assert low == pytest.approx(-2.0)
 
 

@@ -59,7 +59,7 @@ def test_both_ways_is_two_plain_lstms(x64):
 
 
 def test_outputs_and_dropout(x64):
-    model = from_body(BiLSTM(WORDS, units=4), (LENGTH,), CLASSES, HeadSpec())
+    model = from_body(BiLSTM(words=WORDS - 2, units=4), (LENGTH,), CLASSES, HeadSpec())
     weights, words = model.init(jax.random.key(0)), jnp.arange(10).reshape(2, LENGTH)
     out, _ = model.apply(weights, words, train=False)
     assert [b.shape for b in out.blocks] == [(2, LENGTH, 8), (2, LENGTH, 4)]
@@ -81,7 +81,7 @@ def text(tiny):
         t = tiny(method, **options)
         rows = len(t.data.pool.y)
         words = np.random.RandomState(0).randint(0, WORDS, (rows, LENGTH))
-        model = from_body(BiLSTM(WORDS, units=4), (LENGTH,), CLASSES, t.task.method.head)
+        model = from_body(BiLSTM(words=WORDS - 2, units=4), (LENGTH,), CLASSES, t.task.method.head)
 
         def batches(pool, numbers, mask, key):
             return Batch(pool.x[numbers], pool.y[numbers], mask)
@@ -147,7 +147,10 @@ def test_two_rounds_on_reviews(method, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data = tmp_path / "data"
     prepare.prepare(
-        "imdb_reviews", str(write_reviews(tmp_path / "aclImdb", 12)), str(data), official=False
+        "imdb_reviews",
+        str(write_reviews(tmp_path / "aclImdb", 12)),
+        directory=str(data),
+        official=False,
     )
     argv = [f"--method={method}", *FEW, "--data.length=6", f"--data.dir={data}"]
     assert main.train([*argv, f"--out={tmp_path}"]) == 0

@@ -1,14 +1,17 @@
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
-from fedjax_nc.data import datasets, prepare, prepared, sources
-from fedjax_nc.data.catalogue import DATASETS
+from fedjax_nc.data import datasets, decode, prepare, sources
+from fedjax_nc.data.catalogue import DATASETS, release_of
+from fedjax_nc.data.spec import Kind
 from fedjax_nc.errors import UserError
 
 SUBSETS = Path(__file__).resolve().parents[2] / "shared" / "data" / "tfds"
@@ -31,10 +34,10 @@ def small(tmp_path):
         examples = [(i, {"image": image, "label": i % 10}) for i, image in enumerate(images)]
         return sources.Split(np.arange(count) % 10, lambda: iter(dict(examples).items()))
 
-    path = tmp_path / "data" / prepared.LAYOUT["mnist"]
+    path = tmp_path / "data" / release_of("mnist").layout
     path.mkdir(parents=True)
     splits = {"train": split(300), "test": split(50)}
-    prepare.write("mnist", sources.Source({"label": None}, splits), path)
+    prepare.write("mnist", sources.Source({"label": None}, splits), folder=path)
     return tmp_path / "data"
 
 
@@ -77,6 +80,26 @@ def test_bundled_digits_import_neither_package():
         "sys.exit(str(bad) if bad else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("spec", DATASETS.values(), ids=lambda spec: spec.name)
+def test_records_are_whole(spec):
+    """Nothing that a command would only find out after a download."""
+    assert sum(x is not None for x in (spec.load, spec.release, spec.subset)) == 1
+    assert spec.kind in get_args(Kind) and spec.is_text == (len(spec.shape) == 1)
+    assert spec.is_text == (spec.words > 0) and spec.origin
+    channels = 0 if spec.is_text else spec.shape[-1]
+    assert len(spec.mean) == len(spec.std) == channels
+    if release := spec.release:
+        assert release.reader in sources.READERS
+        assert 2 <= len(release.layout.split("/")) <= 3
+        files = {url.rsplit("/", 1)[1] for url in release.urls}
+        whole = set(release.archives) or {f"{f}.gz" for f in next(iter(release.kinds.values()))}
+        assert files <= whole
+        sums = [*release.archives.values(), *release.md5.values()]
+        assert sums and all(re.fullmatch("[0-9a-f]{32}", md5) for md5 in sums)
+        assert len(set(sums)) == len(sums)
+        assert len(release.names) in (0, spec.classes)
 
 
 def test_unknown_name_suggests_the_nearest():
@@ -157,7 +180,7 @@ def test_cache_is_used_and_follows_the_files(small, monkeypatch):
     assert isinstance(first.train_x, np.memmap) and not first.train_x.flags.writeable
     assert len(list((small / ".fedjax_nc_cache").iterdir())) == 1
     with monkeypatch.context() as patch:
-        patch.setattr(datasets, "records", None)  # decoding again would call it
+        patch.setattr(decode, "records", None)  # decoding again would call it
         again = datasets.load("mnist", str(small))
     np.testing.assert_array_equal(first.test_x, again.test_x)
     shard = next((small / "mnist/3.0.1").glob("*train.array_record*"))
@@ -183,7 +206,7 @@ def test_half_prepared(small):
 
 
 def test_tokens():
-    train, test = datasets.tokenise(
+    train, test = decode.tokenise(
         ["The film<br />the END", "the film's film, film"], ["a the film 'end' a film b"], 6
     )
     # film 3, the 3, end 1, film's 1: by frequency, then by the alphabet.
@@ -199,8 +222,8 @@ def test_grey_pictures_among_coloured_ones():
 
     stream = io.BytesIO()
     Image.fromarray(np.full((64, 64), 7, np.uint8)).save(stream, "png")
-    assert (datasets.decode_image(stream.getvalue(), (64, 64, 3)) == 7).all()
+    assert (decode.decode_image(stream.getvalue(), (64, 64, 3)) == 7).all()
     with pytest.raises(ValueError):
-        datasets.decode_image(stream.getvalue(), (32, 32, 3))
+        decode.decode_image(stream.getvalue(), (32, 32, 3))
     with pytest.raises(ValueError, match="damaged"):
-        datasets.decode_image(b"nothing", (32, 32, 3))
+        decode.decode_image(b"nothing", (32, 32, 3))

@@ -20,8 +20,8 @@ ORDER = ("l1_W", "l1_b", "l2_W", "l2_b")  # PyTorch's order of a recorded model'
 COUNT, CLASSES = 11, 3  # examples, of which batches of four leave a last one of three
 
 
-def as_they_are(pool, numbers, mask, key):
-    return Batch(pool.x[numbers], pool.y[numbers], mask)
+def as_they_are(pool, indices, mask, key):
+    return Batch(pool.x[indices], pool.y[indices], mask)
 
 
 def recorded_hessian(case):
@@ -72,19 +72,19 @@ def network(kind, *, executor="scan", batch_size=4, groups=("body", "head"), mod
     weights = weights._replace(stats=jax.tree.map(lambda s: s + 0.3, weights.stats))
     how = make_executor(executor, chunk=2)
     at = hessian.make_hessian(model, as_they_are, how, batch_size, groups)
-    numbers = rng.permutation(COUNT + 5)[:COUNT]
-    return model, at(weights, Pool(jnp.asarray(x), jnp.asarray(y)), numbers, models > 1)
+    indices = rng.permutation(COUNT + 5)[:COUNT]
+    return model, at(weights, Pool(jnp.asarray(x), jnp.asarray(y)), indices, models > 1)
 
 
 def by_jax(model, h):
     """The matrix as jax.hessian has it, of all examples at once."""
-    numbers = np.asarray(h.batches.numbers)[np.asarray(h.batches.mask)]
+    indices = np.asarray(h.batches.indices)[np.asarray(h.batches.mask)]
     flat, unravel = ravel_pytree(h.point)
 
     def loss(flat):
         weights = h.weights._replace(params={**h.weights.params, **unravel(flat)})
-        out, _ = model.apply(weights, h.pool.x[numbers], train=False)
-        return jnp.mean(losses.cross_entropy(out.logits, h.pool.y[numbers]))
+        out, _ = model.apply(weights, h.pool.x[indices], train=False)
+        return jnp.mean(losses.cross_entropy(out.logits, h.pool.y[indices]))
 
     return np.asarray(jax.jit(jax.hessian(loss))(flat))
 
@@ -123,7 +123,7 @@ def test_fedalign_diagonal(x64, monkeypatch):
     g = golden("fedalign_diag")
     _, unravel = ravel_pytree(h.point)
     recorded = jax.vmap(unravel)(g["rademacher_probes"])
-    monkeypatch.setattr(curvature, "rademacher", lambda point, key, numbers: recorded)
+    monkeypatch.setattr(curvature, "rademacher", lambda point, key, indices: recorded)
     samples = curvature.probe(h, KEY, probes=5, chunk=5)
     close(samples.tensors.sum(1), g["vHv"], 1e-9)
     close(samples.tensors.mean(0), g["diag_per_tensor"], 1e-9)
@@ -170,13 +170,13 @@ def test_product_of_a_tiled_network(x64):
     """Branches, tiles and rules of their own under linearize and map."""
     model, h = network(TILED, groups=("body",))
     assert list(h.point) == ["body"]
-    numbers = np.asarray(h.batches.numbers)[np.asarray(h.batches.mask)]
+    indices = np.asarray(h.batches.indices)[np.asarray(h.batches.mask)]
 
     def gradient(params):
         def loss(params):
             weights = h.weights._replace(params={**h.weights.params, **params})
-            out, _ = model.apply(weights, h.pool.x[numbers], train=False)
-            return jnp.mean(losses.cross_entropy(out.logits, h.pool.y[numbers]))
+            out, _ = model.apply(weights, h.pool.x[indices], train=False)
+            return jnp.mean(losses.cross_entropy(out.logits, h.pool.y[indices]))
 
         return jax.grad(loss)(params)
 
@@ -202,8 +202,8 @@ def test_batches_and_their_padding_change_nothing(x64):
     vectors = curvature.rademacher(whole.point, KEY, jnp.arange(2))
     expected = hessian.products(whole, vectors)
     same(hessian.products(cut, vectors), expected)
-    filled = jnp.where(cut.batches.mask, cut.batches.numbers, 2)
-    rows = cut.batches._replace(numbers=filled)
+    filled = jnp.where(cut.batches.mask, cut.batches.indices, 2)
+    rows = cut.batches._replace(indices=filled)
     other = hessian.Hessian(cut.weights, cut.pool, rows, cut.apply, cut.groups, False)
     identical(hessian.products(other, vectors), hessian.products(cut, vectors))
 

@@ -13,6 +13,7 @@ from small_models import BLOCKS, BODIES, CLASSES, RESIDUAL, SHAPE, few_layers, s
 
 from fedjax_nc import losses, models
 from fedjax_nc.host import dry_run
+from fedjax_nc.models import bodies
 from fedjax_nc.models.base import from_body
 from fedjax_nc.models.catalogue import MODELS
 from fedjax_nc.models.conv import Conv, Dense
@@ -222,7 +223,7 @@ def nested(pairs):
 )
 def test_equal_to_flaxs_own_layers(all_layers, x64, name, plain):
     """Logits, gradient and statistics, in training and in tests."""
-    shape, body = SHAPE, models._bodies(SHAPE, words=0)[name](norm="running", conv="auto")
+    shape, body = SHAPE, bodies.make_body(MODELS[name], norm="running", conv="auto")
     x, target = draw(0, 6, *shape), draw(1, 6, CLASSES)
     kinds = (Conv, Norm, Dense), (nn.Conv, nn.BatchNorm, nn.Dense)
     mine, _ = layers_of(body, kinds[0], x, train=True, mask=None)

@@ -41,13 +41,13 @@ def test_class_lists(name):
 
 
 def test_prepared_direct_and_flat_are_the_same(folder, tmp_path):
-    said = prepare.prepare("imagenet100", str(folder), str(tmp_path / "data"), side=SIDE)
+    said = prepare.prepare("imagenet100", str(folder), directory=str(tmp_path / "data"), side=SIDE)
     assert "(200 train, 100 test)" in said
     ready = datasets.load("imagenet100", str(tmp_path / "data"), SPEC)
     assert isinstance(ready.train_x, np.memmap) and ready.train_x.shape == (200, SIDE, SIDE, 3)
     assert np.abs(ready.train_x - 2.0 * ready.train_y[:, None, None, None]).max() <= 3
     assert "already prepared" in prepare.prepare(
-        "imagenet100", None, str(tmp_path / "data"), side=SIDE
+        "imagenet100", directory=str(tmp_path / "data"), side=SIDE
     )
     flat = tmp_path / "flat"
     (flat / "val").mkdir(parents=True)
@@ -72,10 +72,12 @@ def test_what_is_missing_is_named(folder, tmp_path):
         return str(raised.value)
 
     load, make = datasets.load, prepare.prepare
-    assert "--from PATH" in said(make, "imagenet100", None, str(tmp_path))
+    assert "--from PATH" in said(make, "imagenet100", directory=str(tmp_path))
     assert "neither imagenet100/8 nor" in said(load, "imagenet100", str(tmp_path), SPEC)
-    assert "has no train and val" in said(make, "imagenet100", str(tmp_path), str(tmp_path))
-    text = said(make, "imagenet200", str(folder), str(tmp_path))
+    assert "has no train and val" in said(
+        make, "imagenet100", str(tmp_path), directory=str(tmp_path)
+    )
+    text = said(make, "imagenet200", str(folder), directory=str(tmp_path))
     assert "of the 200 classes of imagenet200" in text
     broken = tmp_path / "broken"
     (broken / "val").mkdir(parents=True)
@@ -85,7 +87,9 @@ def test_what_is_missing_is_named(folder, tmp_path):
     for wnid in imagenet.classes("imagenet100"):
         (broken / "train" / wnid).mkdir()
         (broken / "train" / wnid / "a.JPEG").write_bytes(b"no picture")
-    assert "a.JPEG is damaged" in said(make, "imagenet100", str(broken), str(tmp_path / "d"))
+    assert "a.JPEG is damaged" in said(
+        make, "imagenet100", str(broken), directory=str(tmp_path / "d")
+    )
     assert not list((tmp_path / "d").rglob("*")), "a failed run left something"
 
 

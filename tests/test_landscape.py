@@ -88,8 +88,8 @@ def test_principal_directions_span_two_models(plane):
 @pytest.mark.parametrize("executor", ["scan", "vmap", "sharded"])
 def test_surface_is_the_loss_at_each_point(plane, tiny, executor):
     made = tiny()
-    numbers = np.array([3, 0, 11, 7, 20])
-    batches = outputs.in_batches(numbers, 2)
+    indices = np.array([3, 0, 11, 7, 20])
+    batches = outputs.in_batches(indices, 2)
     fn = landscape.make_surface(made.task, make_executor(executor, chunk=2))
     xs, ys, seen = np.array([-1.0, 0.0, 2.0]), np.array([0.0, 0.5]), []
     found = landscape.surface(
@@ -100,7 +100,7 @@ def test_surface_is_the_loss_at_each_point(plane, tiny, executor):
         lambda done, total: seen.append((done, total)),
     )
     assert found.shape == (2, 3) and seen == [(4, 6), (6, 6)]
-    batch = made.task.trainer.make_batch(made.data.pool, numbers, np.ones(5, bool), None)
+    batch = made.task.trainer.make_batch(made.data.pool, indices, np.ones(5, bool), None)
     for j, y in enumerate(ys):
         for i, x in enumerate(xs):
             out, _ = made.task.trainer.model.apply(landscape.at(plane, x, y), batch.x, train=False)
@@ -112,13 +112,13 @@ def test_surface_is_the_loss_at_each_point(plane, tiny, executor):
 def test_outputs_are_in_order(x64, tiny, executor):
     made = tiny("fedetf")
     weights, pool, trainer = made.state().weights, made.data.pool, made.task.trainer
-    numbers = np.array([5, 1, 9, 2, 30])
-    batches, runner = outputs.in_batches(numbers, 2), make_executor(executor)
+    indices = np.array([5, 1, 9, 2, 30])
+    batches, runner = outputs.in_batches(indices, 2), make_executor(executor)
     one = jax.jit(outputs.make_outputs(made.task, runner))(weights, pool, batches)
     several = jax.jit(outputs.make_outputs_of_clients(made.task, runner))(
         tree.repeat(weights, 3), pool, batches
     )
-    batch = trainer.make_batch(pool, numbers, np.ones(5, bool), None)
+    batch = trainer.make_batch(pool, indices, np.ones(5, bool), None)
     out, _ = trainer.model.apply(weights, batch.x, train=False)
     for name in ("features", "projected", "logits"):
         np.testing.assert_allclose(getattr(one, name)[:5], getattr(out, name), rtol=1e-9)
@@ -150,7 +150,7 @@ def test_local_models_are_the_rounds(x64, tiny):
     assert not sums[1].any()  # which has none
     for client in (0, 2, 3):
         size = int(table.size[client])
-        numbers = table.index[client, :size]
-        batch = made.task.trainer.make_batch(made.data.pool, numbers, np.ones(size, bool), None)
+        indices = table.index[client, :size]
+        batch = made.task.trainer.make_batch(made.data.pool, indices, np.ones(size, bool), None)
         out, _ = made.task.trainer.model.apply(tree.take(models, client), batch.x, train=False)
         np.testing.assert_allclose(sums[client], out.logits.sum(0), rtol=1e-9, atol=1e-12)

@@ -1,5 +1,6 @@
 """Partitions: the published splits index for index, cover, determinism, files, error lines."""
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -9,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_nc.data import partition
+from fedjax_nc import protocols
+from fedjax_nc.config import Data
+from fedjax_nc.data import federated, partition, partition_file
 from fedjax_nc.errors import UserError
 
 # Produced by the papers' own functions (etri-edgeai/nn-dist-train, FedDW, FedETF) on 600 labels.
@@ -18,13 +21,21 @@ LABELS = GOLDEN["labels"]
 TEST_LABELS = np.tile(np.arange(10), 20)
 
 RULES = {
-    "iid": lambda y, clients, seed: partition.iid(y, clients, seed),
-    "lda": lambda y, clients, seed: partition.dirichlet(y, clients, 0.5, "lda", seed),
-    "fedetf": lambda y, clients, seed: partition.dirichlet(y, clients, 0.1, "fedetf", seed),
-    "feddw": lambda y, clients, seed: partition.dirichlet(y, clients, 2, "feddw", seed),
-    "classes": lambda y, clients, seed: partition.classes_per_client(y, clients, 5, seed),
-    "quantity": lambda y, clients, seed: partition.quantity_skew(y, clients, 0.2, seed),
-    "shards": lambda y, clients, seed: partition.shards(y, y, clients, 10, seed)[0],
+    "iid": lambda y, clients, seed: partition.iid(y, clients, seed=seed),
+    "lda": lambda y, clients, seed: partition.dirichlet(
+        y, clients, alpha=0.5, rule="lda", seed=seed
+    ),
+    "fedetf": lambda y, clients, seed: partition.dirichlet(
+        y, clients, alpha=0.1, rule="fedetf", seed=seed
+    ),
+    "feddw": lambda y, clients, seed: partition.dirichlet(
+        y, clients, alpha=2, rule="feddw", seed=seed
+    ),
+    "classes": lambda y, clients, seed: partition.classes_per_client(
+        y, clients, per_client=5, seed=seed
+    ),
+    "quantity": lambda y, clients, seed: partition.quantity_skew(y, clients, alpha=0.2, seed=seed),
+    "shards": lambda y, clients, seed: partition.shards(y, clients, per_client=10, seed=seed),
 }
 
 
@@ -40,10 +51,14 @@ def assert_cover(parts, samples):
 @pytest.mark.parametrize(
     ("name", "clients", "make"),
     [
-        ("etri_lda", 6, lambda: partition.dirichlet(LABELS, 6, 0.3, "lda", 19940817)),
-        ("etri_shard", 10, lambda: partition.shards(LABELS, LABELS, 10, 2, 19940817)[0]),
-        ("feddw_dir", 5, lambda: partition.dirichlet(LABELS, 5, 0.5, "feddw", 5)),
-        ("fedetf_dir", 5, lambda: partition.dirichlet(LABELS, 5, 0.1, "fedetf", 8)),
+        (
+            "etri_lda",
+            6,
+            lambda: partition.dirichlet(LABELS, 6, alpha=0.3, rule="lda", seed=19940817),
+        ),
+        ("etri_shard", 10, lambda: partition.shards(LABELS, 10, seed=19940817)),
+        ("feddw_dir", 5, lambda: partition.dirichlet(LABELS, 5, alpha=0.5, rule="feddw", seed=5)),
+        ("fedetf_dir", 5, lambda: partition.dirichlet(LABELS, 5, alpha=0.1, rule="fedetf", seed=8)),
     ],
 )
 def test_equals_published_code(name, clients, make):
@@ -51,7 +66,7 @@ def test_equals_published_code(name, clients, make):
 
 
 def test_shard_labels_equal_published_code():
-    train, test = partition.shards(LABELS, TEST_LABELS, 10, 2, 19940817)
+    train, test = partition.shards_with_tests(LABELS, 10, test_labels=TEST_LABELS, seed=19940817)
     deal = GOLDEN["etri_shard_rand_set_all"]
     for own, ours, theirs in zip(deal, train, test, strict=True):
         assert list(LABELS[ours]) == list(np.repeat(own, 30))
@@ -61,7 +76,7 @@ def test_shard_labels_equal_published_code():
 
 def test_summary_equals_published_counts():
     parts = [GOLDEN[f"fedetf_dir_client{i}"] for i in range(5)]
-    counts = partition.summary(parts, LABELS, 10)
+    counts = partition.class_counts(parts, LABELS, classes=10)
     np.testing.assert_array_equal(counts, GOLDEN["fedetf_dir_counts"])
 
 
@@ -89,14 +104,20 @@ def test_other_seed_other_split_and_global_generators_untouched(rule):
 
 
 def test_sizes_and_skew():
-    assert [len(p) for p in partition.iid(LABELS[:11], 3, 0)] == [4, 4, 3]
-    assert min(len(p) for p in partition.dirichlet(LABELS, 20, 0.3, "lda", 0)) >= 10
+    assert [len(p) for p in partition.iid(LABELS[:11], 3, seed=0)] == [4, 4, 3]
+    assert min(len(p) for p in partition.dirichlet(LABELS, 20, alpha=0.3, rule="lda", seed=0)) >= 10
     spread = [
-        np.std([len(p) for p in partition.quantity_skew(LABELS, 10, a, 0)]) for a in (0.1, 1000)
+        np.std([len(p) for p in partition.quantity_skew(LABELS, 10, alpha=a, seed=0)])
+        for a in (0.1, 1000)
     ]
     assert spread[0] > 10 * spread[1]
     skew = [
-        (partition.summary(partition.dirichlet(LABELS, 10, a, "fedetf", 0), LABELS, 10) == 0).sum()
+        (
+            partition.class_counts(
+                partition.dirichlet(LABELS, 10, alpha=a, rule="fedetf", seed=0), LABELS, classes=10
+            )
+            == 0
+        ).sum()
         for a in (0.05, 1000)
     ]
     assert skew[0] > 40 and skew[1] == 0
@@ -105,7 +126,7 @@ def test_sizes_and_skew():
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 40), st.floats(0.01, 100), st.integers(0, 1000))
 def test_quantity_leaves_nobody_empty(clients, alpha, seed):
-    parts = partition.quantity_skew(LABELS[:40], clients, alpha, seed)
+    parts = partition.quantity_skew(LABELS[:40], clients, alpha=alpha, seed=seed)
     assert min(map(len, parts)) >= 1
     assert_cover(parts, 40)
 
@@ -113,8 +134,8 @@ def test_quantity_leaves_nobody_empty(clients, alpha, seed):
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 10), st.integers(0, 1000))
 def test_classes_per_client(clients, k, seed):
-    parts = partition.classes_per_client(LABELS, clients, k, seed)
-    counts = partition.summary(parts, LABELS, 10)
+    parts = partition.classes_per_client(LABELS, clients, per_client=k, seed=seed)
+    counts = partition.class_counts(parts, LABELS, classes=10)
     assert ((counts > 0).sum(1) == k).all()
     held = (counts > 0).sum(0)
     assert held.max() - held.min() <= 1
@@ -126,7 +147,7 @@ def test_classes_per_client(clients, k, seed):
 
 
 def test_feddw_gives_sample_zero_to_an_empty_client():
-    parts = partition.dirichlet(LABELS, 40, 0.01, "feddw", 0)
+    parts = partition.dirichlet(LABELS, 40, alpha=0.01, rule="feddw", seed=0)
     alone = [part for part in parts if list(part) == [0]]
     assert alone
     samples, times = np.unique(np.concatenate(parts), return_counts=True)
@@ -135,12 +156,12 @@ def test_feddw_gives_sample_zero_to_an_empty_client():
 
 
 def test_fedetf_may_leave_a_client_empty():
-    assert min(map(len, partition.dirichlet(LABELS, 40, 0.01, "fedetf", 0))) == 0
+    assert min(map(len, partition.dirichlet(LABELS, 40, alpha=0.01, rule="fedetf", seed=0))) == 0
 
 
 def test_uneven_shards_differ_by_one():
     y = np.repeat([0, 1], [7, 10])
-    train, test = partition.shards(y, y[::-1], 4, 1, 0)
+    train, test = partition.shards_with_tests(y, 4, test_labels=y[::-1], per_client=1)
     assert_cover(train, 17)
     assert_cover(test, 17)
     assert sorted(map(len, train)) == [3, 4, 5, 5]
@@ -153,9 +174,9 @@ def test_uneven_shards_differ_by_one():
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 1000), st.floats(0.05, 0.95))
 def test_split_holds_out_own_data(seed, fraction):
-    parts = partition.dirichlet(LABELS, 8, 0.3, "fedetf", seed)
+    parts = partition.dirichlet(LABELS, 8, alpha=0.3, rule="fedetf", seed=seed)
     train, test, pool = partition.client_tests(
-        parts, LABELS, TEST_LABELS, "split", seed, fraction=fraction
+        parts, LABELS, test_labels=TEST_LABELS, how="split", seed=seed, fraction=fraction
     )
     assert pool == "train"
     for old, new, held in zip(parts, train, test, strict=True):
@@ -166,10 +187,14 @@ def test_split_holds_out_own_data(seed, fraction):
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 1000))
 def test_matched_follows_train_frequencies(seed):
-    parts = partition.dirichlet(LABELS, 8, 0.3, "fedetf", seed)
-    train, test, pool = partition.client_tests(parts, LABELS, TEST_LABELS, "matched", seed)
+    parts = partition.dirichlet(LABELS, 8, alpha=0.3, rule="fedetf", seed=seed)
+    train, test, pool = partition.client_tests(
+        parts, LABELS, test_labels=TEST_LABELS, how="matched", seed=seed
+    )
     assert pool == "test" and train is parts
-    wanted = partition.summary(parts, LABELS, 10) / 3  # 200 test for 600 training samples
+    wanted = (
+        partition.class_counts(parts, LABELS, classes=10) / 3
+    )  # 200 test for 600 training samples
     for part, own, row in zip(parts, test, wanted, strict=True):
         assert len(np.unique(own)) == len(own)
         assert len(own) == (max(1, round(len(part) / 3)) if len(part) else 0)
@@ -180,20 +205,25 @@ def test_matched_follows_train_frequencies(seed):
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 1000))
 def test_dealt_is_disjoint_and_proportional(seed):
-    parts = partition.dirichlet(LABELS, 8, 0.3, "fedetf", seed)
-    _, test, pool = partition.client_tests(parts, LABELS, TEST_LABELS, "dealt", seed)
+    parts = partition.dirichlet(LABELS, 8, alpha=0.3, rule="fedetf", seed=seed)
+    _, test, pool = partition.client_tests(
+        parts, LABELS, test_labels=TEST_LABELS, how="dealt", seed=seed
+    )
     assert pool == "test"
     assert_cover(test, 200)
-    wanted = partition.summary(parts, LABELS, 10) / 3
-    assert (np.abs(partition.summary(test, TEST_LABELS, 10) - wanted) < 1).all()
-    assert same(test, partition.client_tests(parts, LABELS, TEST_LABELS, "dealt", seed)[1])
+    wanted = partition.class_counts(parts, LABELS, classes=10) / 3
+    assert (np.abs(partition.class_counts(test, TEST_LABELS, classes=10) - wanted) < 1).all()
+    assert same(
+        test,
+        partition.client_tests(parts, LABELS, test_labels=TEST_LABELS, how="dealt", seed=seed)[1],
+    )
 
 
 def test_dealt_and_matched_with_classes_missing_on_one_side():
     parts = [np.array([0, 1]), np.array([2, 3])]
     labels, test_labels = np.array([0, 0, 1, 1]), np.array([1, 1, 2])
     for how in ("matched", "dealt"):
-        _, test, _ = partition.client_tests(parts, labels, test_labels, how, 0)
+        _, test, _ = partition.client_tests(parts, labels, test_labels=test_labels, how=how, seed=0)
         assert len(test[0]) == 0 and sorted(test[1]) == [0, 1]
 
 
@@ -202,11 +232,13 @@ def test_dealt_and_matched_with_classes_missing_on_one_side():
 
 @pytest.mark.parametrize("how", ["split", "dealt"])
 def test_save_round_trip(tmp_path, how):
-    parts = partition.dirichlet(LABELS, 12, 0.1, "fedetf", 0)
-    train, test, pool = partition.client_tests(parts, LABELS, TEST_LABELS, how, 0)
+    parts = partition.dirichlet(LABELS, 12, alpha=0.1, rule="fedetf", seed=0)
+    train, test, pool = partition.client_tests(
+        parts, LABELS, test_labels=TEST_LABELS, how=how, seed=0
+    )
     meta = {"pool": pool, "rule": "fedetf", "alpha": 0.1}
-    partition.save(tmp_path / "p.npz", train, test, meta)
-    again, test_again, meta_again = partition.load_file(tmp_path / "p.npz", 600)
+    partition_file.save(tmp_path / "p.npz", train, test=test, meta=meta)
+    again, test_again, meta_again = partition_file.load(tmp_path / "p.npz", 600)
     assert same(train, again) and same(test, test_again) and meta == meta_again
     assert all(part.dtype == np.int64 for part in again)
 
@@ -214,29 +246,29 @@ def test_save_round_trip(tmp_path, how):
 def test_save_round_trip_of_incomplete_and_repeating_rules(tmp_path):
     path = tmp_path / "p.npz"
     for allow, parts in (
-        ("missing", partition.classes_per_client(LABELS, 2, 2, 0)),
-        ("repeated", partition.dirichlet(LABELS, 40, 0.01, "feddw", 0)),
+        ("missing", partition.classes_per_client(LABELS, 2, per_client=2, seed=0)),
+        ("repeated", partition.dirichlet(LABELS, 40, alpha=0.01, rule="feddw", seed=0)),
     ):
-        partition.save(path, parts, None, {"allow": [allow]})
-        train, test, _ = partition.load_file(path, 600)
+        partition_file.save(path, parts, meta={"allow": [allow]})
+        train, test, _ = partition_file.load(path, 600)
         assert same(train, parts) and test is None
-        partition.save(path, parts, None, {})
+        partition_file.save(path, parts)
         with pytest.raises(UserError):
-            partition.load_file(path, 600)
+            partition_file.load(path, 600)
 
 
 @pytest.mark.parametrize("key", ["{}", "client{}", "client_{}"])
 @pytest.mark.parametrize("suffix", [".json", ".npz"])
 def test_import(tmp_path, key, suffix):
     path = tmp_path / f"p{suffix}"
-    parts = [*partition.iid(LABELS, 11, 0), np.zeros(0, np.int64)]
+    parts = [*partition.iid(LABELS, 11, seed=0), np.zeros(0, np.int64)]
     order = [10, 3, 0, *range(4, 10), 1, 2, 11]  # "10" sorts before "2" as a string
     table = {key.format(i): parts[i] for i in order}
     if suffix == ".json":
         path.write_text(json.dumps({k: v.tolist() for k, v in table.items()}))
     else:
         np.savez(path, **table)
-    train, test, meta = partition.load_file(path, 600)
+    train, test, meta = partition_file.load(path, 600)
     assert same(train, parts) and test is None and meta == {}
 
 
@@ -265,7 +297,7 @@ def test_bad_json(tmp_path, text):
     path = tmp_path / "bad.json"
     path.write_text(text)
     with pytest.raises(UserError, match=re.escape(BAD_JSON[text])) as caught:
-        partition.load_file(path, 4)
+        partition_file.load(path, 4)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -288,23 +320,160 @@ def test_bad_json(tmp_path, text):
 def test_bad_npz(tmp_path, arrays, line):
     np.savez(tmp_path / "bad.npz", **arrays)
     with pytest.raises(UserError, match=re.escape(line)) as caught:
-        partition.load_file(tmp_path / "bad.npz", 4)
+        partition_file.load(tmp_path / "bad.npz", 4)
     assert "bad.npz" in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_unreadable_files(tmp_path):
     with pytest.raises(UserError, match=r"partition file '.*none.npz' does not exist"):
-        partition.load_file(tmp_path / "none.npz", 4)
+        partition_file.load(tmp_path / "none.npz", 4)
     with pytest.raises(UserError, match="cannot read"):
-        partition.load_file(tmp_path, 4)
+        partition_file.load(tmp_path, 4)
     good = tmp_path / "good.npz"
     np.savez_compressed(good, client0=np.arange(4000))
     whole = good.read_bytes()
     for content in (b"", b"text", whole[: len(whole) // 2], whole[:300] + b"x" * 9 + whole[309:]):
         good.write_bytes(content)
         with pytest.raises(UserError, match="cannot read") as caught:
-            partition.load_file(good, 4000)
+            partition_file.load(good, 4000)
         assert "\n" not in str(caught.value)
+
+
+# ---- partitioners of one's own
+
+
+def deal(partitioner, clients=3, labels=LABELS, **options):
+    data = Data(client_test="matched", **options)
+    return federated.split_clients(
+        data, clients, seed=7, train_y=labels, test_y=TEST_LABELS, partitioner=partitioner
+    )
+
+
+def by_turns(labels, clients, seed):
+    return [range(seed + i, len(labels), clients) for i in range(clients)]
+
+
+class ByTurns:
+    def __call__(self, labels, clients, *, seed):
+        return by_turns(labels, clients, seed)
+
+
+OWN = {
+    "all three": by_turns,
+    "by name": lambda y, clients, *, seed: by_turns(y, clients, seed),
+    "with defaults": lambda y, n, step=1, seed=0: by_turns(y, n, seed * step),
+    "any": lambda *args: by_turns(*args),
+    "two": lambda y, n: by_turns(y, n, 7),
+    "labels alone": lambda labels: by_turns(labels, 3, 7),
+    "an object": ByTurns(),
+    "lists": lambda y, n, s: [list(part) for part in by_turns(y, n, s)],
+}
+
+
+@pytest.mark.parametrize("form", OWN)
+def test_own_partitioner(form):
+    split = deal(OWN[form])
+    assert same(split.train, [np.arange(7 + i, 600, 3) for i in range(3)])
+    assert all(part.dtype == np.int64 for part in split.train)
+    assert split.pool == "test" and len(split.test) == 3
+
+
+def test_own_partitioner_may_be_one_of_ours():
+    ours = functools.partial(partition.dirichlet, alpha=0.3, rule="lda")
+    assert same(deal(ours).train, partition.dirichlet(LABELS, 3, alpha=0.3, rule="lda", seed=7))
+    assert same(deal(partition.shards, 5).train, partition.shards(LABELS, 5, seed=7))
+
+
+def test_own_partitioner_may_leave_clients_and_examples_out(tmp_path):
+    split = deal(lambda y: [[3, 1], [], np.array([5], np.uint8)])
+    assert same(split.train, [np.array([3, 1]), np.zeros(0), np.array([5])])
+    cfg = Data()
+    object.__setattr__(cfg, "partition", "by_turns@1a2b3c4d")
+    federated.save_split(tmp_path / "p.npz", cfg, split=split)
+    assert same(partition_file.load(tmp_path / "p.npz", 600)[0], split.train)
+
+
+@pytest.mark.parametrize(
+    ("made", "line"),
+    [
+        ([[0], [1], [600]], "partition 'own': client 2 has the indices 600 to 600: give 0 to 599"),
+        ([[0], [-1, 4], []], "client 1 has the indices -1 to 4: give 0 to 599"),
+        ([[0, 0], [1], [2]], "client 0: index 0 is repeated"),
+        ([[4], [1], [2, 4]], "client 0 and 2: index 4 is repeated: give each example to one"),
+        ([[0], [1]], "returns 2 clients, the run has 3: pass --federation.clients=2"),
+        ([[0.5], [1], [2]], "returns list: return a list with a list of indices for each client"),
+        ([[True], [1], [2]], "returns list: return a list with a list of indices"),
+        ([[[0]], [1], [2]], "returns list: return a list with a list of indices"),
+        ({0: [0], 1: [1], 2: [2]}, "returns dict: return a list with a list of indices"),
+        (None, "returns NoneType: return a list with a list of indices"),
+        ([], "returns list: return a list with a list of indices"),
+    ],
+)
+def test_own_partitioner_that_returns_no_partition(made, line):
+    def own(labels):
+        return made
+
+    with pytest.raises(UserError, match=re.escape(line)):
+        deal(own)
+
+
+@pytest.mark.parametrize("own", [lambda: [], lambda a, b, c, d: [], lambda y, *, alpha: []])
+def test_own_partitioner_that_takes_something_else(own):
+    with pytest.raises(UserError, match=r"let it take \(labels, clients, seed\), or labels alone"):
+        deal(own)
+
+
+def test_own_partitioner_cannot_change_the_labels():
+    labels = LABELS.copy()
+
+    def careless(y):
+        y[:] = 0
+        return [[0], [1], [2]]
+
+    deal(careless, labels=labels)
+    np.testing.assert_array_equal(labels, LABELS)
+
+
+# ---- warnings
+
+
+def test_classes_that_belong_to_nobody_are_told():
+    """The quick protocol on CIFAR-100: 20 clients of 2 classes hold 40 of 100."""
+    cfg = protocols.resolve("quick", "cifar100", "fedavg")
+    labels = np.repeat(np.arange(100), 20)
+    split = federated.split_clients(
+        cfg.data, cfg.federation.clients, seed=0, train_y=labels, test_y=labels
+    )
+    lost, unused = federated.warnings_of(split, labels, classes=100)
+    held = {*labels[np.concatenate(split.train)]}
+    first = ", ".join(str(c) for c in sorted({*range(100)} - held)[:10])
+    assert f"60 of 100 classes belong to no client ({first}...)" in lost
+    assert unused == "1,200 of 2,000 training examples are not used by any client"
+
+
+def test_partitions_without_surprise_are_not_warned_of():
+    for rule in RULES:
+        parts = RULES[rule](LABELS, 5, 0)
+        for how in partition.TESTS:
+            train, test, pool = partition.client_tests(
+                parts, LABELS, test_labels=TEST_LABELS, how=how
+            )
+            split = federated.Split(train, test, pool=pool)
+            assert federated.warnings_of(split, LABELS, classes=10) == []
+
+
+def test_clients_without_data_and_classes_without_examples_are_told():
+    split = federated.Split([np.arange(600), np.zeros(0, int)], [np.zeros(0, int)] * 2, "test")
+    told = federated.warnings_of(split, LABELS, classes=12)
+    assert told == [
+        "1 of 2 clients have no training data (1): they are skipped",
+        "2 of 12 classes have no training examples (10, 11): nobody can learn them",
+    ]
+    with pytest.raises(UserError, match=r"1 of 2 clients have no training data .*--strict"):
+        federated.warnings_of(split, LABELS, classes=12, strict=True)
+    nobody = federated.Split([np.zeros(0, int)], [np.zeros(0, int)], "test")
+    with pytest.raises(UserError, match="1 of 1 clients have no training data"):
+        federated.warnings_of(nobody, LABELS, classes=10)
 
 
 # ---- bad values
@@ -322,38 +491,39 @@ def test_bad_clients(rule, clients):
 def test_bad_alpha(alpha):
     line = f"alpha {alpha}: choose a number above 0"
     with pytest.raises(UserError, match=line):
-        partition.quantity_skew(LABELS, 5, alpha, 0)
+        partition.quantity_skew(LABELS, 5, alpha=alpha, seed=0)
     for rule in partition.RULES:
         with pytest.raises(UserError, match=line):
-            partition.dirichlet(LABELS, 5, alpha, rule, 0)
+            partition.dirichlet(LABELS, 5, alpha=alpha, rule=rule, seed=0)
 
 
 def test_other_bad_values(monkeypatch):
-    def fails(line, function, *args):
+    def fails(line, function, *args, **options):
         with pytest.raises(UserError, match=re.escape(line)):
-            function(*args)
+            function(*args, **options)
 
-    fails("seed -1: choose from 0 to 4294967295", partition.iid, LABELS, 5, -1)
-    fails("did you mean 'fedetf'?", partition.dirichlet, LABELS, 5, 0.1, "fedtf", 0)
-    fails("use at most 60", partition.dirichlet, LABELS, 61, 0.1, "lda", 0)
-    fails("so small that every share", partition.dirichlet, LABELS, 5, 1e-9, "fedetf", 0)
+    dirichlet, classes = partition.dirichlet, partition.classes_per_client
+    fails("seed -1: choose from 0 to 4294967295", partition.iid, LABELS, 5, seed=-1)
+    fails("labels are float64 [600]: give integers", partition.iid, LABELS / 2, 5)
+    fails("did you mean 'fedetf'?", dirichlet, LABELS, 5, alpha=0.1, rule="fedtf")
+    fails("use at most 60", dirichlet, LABELS, 61, alpha=0.1, rule="lda")
+    fails("so small that every share", dirichlet, LABELS, 5, alpha=1e-9, rule="fedetf")
     for k in (0, 11):
-        line = f"{k} classes per client: choose from 1 to 10"
-        fails(line, partition.classes_per_client, LABELS, 5, k, 0)
+        fails(f"{k} classes per client: choose from 1 to 10", classes, LABELS, 5, per_client=k)
     few = np.array([0, 0, 0, 0, 0, 1])
-    fails("class 1 has 1 samples for 2", partition.classes_per_client, few, 4, 1, 0)
+    fails("class 1 has 1 samples for 2", classes, few, 4, per_client=1)
     for per_client in (0, 3):
         line = f"{per_client} shards per client x 5 clients do not divide among 10 classes: "
         line += "use a multiple of 2 shards per client"
-        fails(line, partition.shards, LABELS, LABELS, 5, per_client, 0)
+        fails(line, partition.shards, LABELS, 5, per_client=per_client)
     line = "class 9 has 19 test samples for 20 shards: use fewer clients or fewer shards per client"
-    fails(line, partition.shards, LABELS, TEST_LABELS[:-1], 100, 2, 0)
-    parts = partition.iid(LABELS, 5, 0)
-    fails("did you mean 'split'?", partition.client_tests, parts, LABELS, LABELS, "splt", 0)
+    fails(line, partition.shards_with_tests, LABELS, 100, test_labels=TEST_LABELS[:-1])
+    tests, parts = partition.client_tests, partition.iid(LABELS, 5)
+    fails("did you mean 'split'?", tests, parts, LABELS, test_labels=LABELS, how="splt")
     for fraction in (0.0, 1.0):
         line = f"test fraction {fraction}: choose a number between 0 and 1"
-        fails(line, partition.client_tests, parts, LABELS, LABELS, "split", 0, fraction)
+        fails(line, tests, parts, LABELS, test_labels=LABELS, how="split", fraction=fraction)
     monkeypatch.setattr(partition, "LDA_MAX_TRIES", 5)
     line = "use a larger alpha, fewer clients, or rule fedetf or feddw"
     for alpha in (0.01, 1e-9):
-        fails(line, partition.dirichlet, LABELS, 50, alpha, "lda", 0)
+        fails(line, dirichlet, LABELS, 50, alpha=alpha, rule="lda")

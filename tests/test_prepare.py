@@ -8,18 +8,20 @@ import sys
 import tarfile
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from fedjax_nc.data import datasets, prepare, prepared, sources
+from fedjax_nc.data import datasets, prepare, sources
+from fedjax_nc.data.catalogue import DATASETS, release_of
 from fedjax_nc.errors import UserError
 
 REPO = Path(__file__).resolve().parents[1]
 RNG = np.random.RandomState(0)
-NAMES = list(prepared.LAYOUT)
+NAMES = [spec.name for spec in DATASETS.values() if spec.release]
 
 
 def write_mnist(folder):
@@ -110,8 +112,8 @@ def _own_cache(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", NAMES)
 def test_prepared_data_is_read_by_tfds_and_by_load(name, tmp_path):
     source, root = release(name, tmp_path / "release"), tmp_path / "data"
-    said = prepare.prepare(name, str(source), str(root), official=False)
-    assert str(root / prepared.LAYOUT[name]) in said
+    said = prepare.prepare(name, str(source), directory=str(root), official=False)
+    assert str(root / release_of(name).layout) in said
     assert not list(root.glob("**/*incomplete*"))
     given = sources.read(name, source, official=False)
     data = datasets.load(name, str(root))
@@ -120,7 +122,7 @@ def test_prepared_data_is_read_by_tfds_and_by_load(name, tmp_path):
 
     import tensorflow_datasets as tfds
 
-    builder = tfds.builder_from_directory(root / prepared.LAYOUT[name])
+    builder = tfds.builder_from_directory(root / release_of(name).layout)
     assert builder.info.name == name
     read = builder.as_data_source("train")
     if name == "imdb_reviews":
@@ -145,7 +147,7 @@ def test_prepared_data_is_read_by_tfds_and_by_load(name, tmp_path):
         np.testing.assert_array_equal(train["train_00000"]["image"], picture.transpose(1, 2, 0))
         assert train["train_00000"]["label"] == first[skip - 1]
         assert name == "cifar10" or train["train_00000"]["coarse_label"] == first[0]
-    assert "already prepared" in prepare.prepare(name, None, str(root))
+    assert "already prepared" in prepare.prepare(name, None, directory=str(root))
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
@@ -164,7 +166,7 @@ def test_both_cifar_kinds_hold_the_same(name, tmp_path):
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "mnist"])
 def test_an_archive_equals_its_folder(name, tmp_path):
     folder = release(name, tmp_path / "made" / "release")
-    archive = tmp_path / "kept" / next(iter(sources.ARCHIVES[name]))
+    archive = tmp_path / "kept" / next(iter(release_of(name).archives))
     archive.parent.mkdir()
     if archive.suffix == ".zip":
         with zipfile.ZipFile(archive, "w") as out:
@@ -200,15 +202,15 @@ def test_an_archive_equals_its_folder(name, tmp_path):
 def test_files_that_are_not_the_official_ones(name, kind, message, tmp_path):
     source = release(name, tmp_path / "release", kind or "binary")
     with pytest.raises(UserError, match=message):
-        prepare.prepare(name, str(source), str(tmp_path / "data"))
+        prepare.prepare(name, str(source), directory=str(tmp_path / "data"))
     assert not list((tmp_path / "data").rglob("*")), "a failed run left something"
 
 
 def test_read_back_notices_a_wrong_label(tmp_path):
     source = sources.read("mnist", release("mnist", tmp_path / "release"), official=False)
     (tmp_path / "out").mkdir()
-    prepare.write("mnist", source, tmp_path / "out")
-    prepare.read_back("mnist", source, tmp_path / "out")
+    prepare.write("mnist", source, folder=tmp_path / "out")
+    prepare.read_back("mnist", source, folder=tmp_path / "out")
     labels, examples = source.splits["test"]
 
     def altered():
@@ -217,14 +219,16 @@ def test_read_back_notices_a_wrong_label(tmp_path):
 
     source.splits["test"] = sources.Split(labels, altered)
     with pytest.raises(UserError, match="1 examples of mnist test came back different"):
-        prepare.read_back("mnist", source, tmp_path / "out")
+        prepare.read_back("mnist", source, folder=tmp_path / "out")
 
 
 def test_a_picture_that_cannot_be_decoded(tmp_path):
     source = release("tiny_imagenet", tmp_path / "release")
     next(source.glob("train/*/images/*_1.JPEG")).write_bytes(b"not a jpeg")
     with pytest.raises(UserError, match="an image is damaged"):
-        prepare.prepare("tiny_imagenet", str(source), str(tmp_path / "data"), official=False)
+        prepare.prepare(
+            "tiny_imagenet", str(source), directory=str(tmp_path / "data"), official=False
+        )
     assert not list((tmp_path / "data").rglob("*"))
 
 
@@ -237,7 +241,7 @@ def slow(pixels):
     time.sleep(0.5)
     return real(pixels)
 prepare.encode_png = slow
-prepare.prepare("mnist", sys.argv[1], sys.argv[2], official=False)
+prepare.prepare("mnist", sys.argv[1], directory=sys.argv[2], official=False)
 """
 
 
@@ -247,32 +251,95 @@ def test_killed_preparation_leaves_nothing_prepared(tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "encoding\n"
         with pytest.raises(UserError, match="another process is preparing mnist"):
-            prepare.prepare("mnist", str(source), str(root), official=False)
+            prepare.prepare("mnist", str(source), directory=str(root), official=False)
         time.sleep(0.2)
         os.kill(process.pid, signal.SIGKILL)
     assert not (root / "mnist/3.0.1").exists()
     assert len(list((root / "mnist").glob("incomplete.*"))) == 1
     with pytest.raises(UserError, match="half-prepared"):
         datasets.load("mnist", str(root))
-    prepare.prepare("mnist", str(source), str(root), official=False)
+    prepare.prepare("mnist", str(source), directory=str(root), official=False)
     assert not list((root / "mnist").glob("incomplete.*"))
     assert len(datasets.load("mnist", str(root)).train_y) == 12
 
 
 def test_a_damaged_target_is_not_called_prepared(tmp_path):
     source, root = release("mnist", tmp_path / "release"), tmp_path / "data"
-    prepare.prepare("mnist", str(source), str(root), official=False)
+    prepare.prepare("mnist", str(source), directory=str(root), official=False)
     shard = next((root / "mnist/3.0.1").glob("*train.array_record*"))
     shard.write_bytes(shard.read_bytes()[:100])
     with pytest.raises(UserError, match=f"half-prepared.*delete {root / 'mnist/3.0.1'}"):
-        prepare.prepare("mnist", str(source), str(root), official=False)
+        prepare.prepare("mnist", str(source), directory=str(root), official=False)
+
+
+FASHION = (
+    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+)
+
+
+@pytest.mark.parametrize("layout", ["fashion_mnist/3.0.1", "other_name/balanced/3.1.0"])
+def test_one_record_adds_a_dataset(layout, tmp_path, monkeypatch):
+    """Another dataset in MNIST's format, also under a configuration of another TFDS name."""
+    record = replace(release_of("mnist"), layout=layout, names=FASHION, md5={}, even=True)
+    spec = replace(DATASETS["mnist"], name="fashion_mnist", release=record, train=12, test=5)
+    monkeypatch.setitem(DATASETS, "fashion_mnist", spec)
+    source, root = release("mnist", tmp_path / "release"), tmp_path / "data"
+    with pytest.raises(UserError, match="train split has 12 examples, 1 to 2 per class"):
+        prepare.prepare("fashion_mnist", str(source), directory=str(root))
+    said = prepare.prepare("fashion_mnist", str(source), directory=str(root), official=False)
+    assert said == f"fashion_mnist is prepared in {root / layout} (12 train, 5 test)"
+    data = datasets.load("fashion_mnist", str(root))
+    assert data.train_x.shape == (12, 28, 28, 1)
+    assert sorted(data.test_y) == [0, 1, 2, 3, 4]
+    assert "already prepared" in prepare.prepare("fashion_mnist", None, directory=str(root))
+    with pytest.raises(UserError, match=f"no mnist in .*it holds {layout.split('/')[0]}"):
+        datasets.load("mnist", str(root))
+
+    import tensorflow_datasets as tfds
+
+    info = tfds.builder(layout.split("/")[0], data_dir=root, try_gcs=False).info
+    assert info.features["label"].names == list(FASHION)
+    assert info.full_name == layout
+
+
+def test_archive_of_packed_files(tmp_path, monkeypatch):
+    """A zip of .gz files in a folder, as EMNIST comes."""
+    made = release("mnist", tmp_path / "made")
+    paths = tuple(f"gzip/{file}" for file in release_of("mnist").kinds["idx"])
+    record = replace(
+        release_of("mnist"), kinds={"idx": paths}, archives={"packed.zip": "0" * 32}, md5={}
+    )
+    monkeypatch.setitem(DATASETS, "mnist", replace(DATASETS["mnist"], release=record))
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as out:
+        for file in made.iterdir():
+            data = file.read_bytes()
+            packed = data if file.suffix == ".gz" else gzip.compress(data)
+            out.writestr(f"gzip/{file.name.removesuffix('.gz')}.gz", packed)
+    with zipfile.ZipFile(tmp_path / "packed.zip") as archive:
+        archive.extractall(tmp_path / "extracted")
+    whole, folder = (
+        sources.read("mnist", tmp_path / path, official=False)
+        for path in ("packed.zip", "extracted")
+    )
+    for split in ("train", "test"):
+        np.testing.assert_array_equal(whole.splits[split].labels, folder.splits[split].labels)
+        for (_, a), (_, b) in zip(
+            *(s.splits[split].examples() for s in (whole, folder)), strict=True
+        ):
+            np.testing.assert_array_equal(a["image"], b["image"])
+
+
+def use_urls(monkeypatch, name, urls):
+    release = replace(release_of(name), urls=tuple(urls))
+    monkeypatch.setitem(DATASETS, name, replace(DATASETS[name], release=release))
 
 
 def test_no_network(tmp_path, monkeypatch):
-    monkeypatch.setitem(prepare.URLS, "cifar10", ["http://127.0.0.1:9/cifar-10-binary.tar.gz"])
+    use_urls(monkeypatch, "cifar10", ["http://127.0.0.1:9/cifar-10-binary.tar.gz"])
     start = time.time()
     with pytest.raises(UserError, match=r"cannot download http://127.0.0.1:9.*--from PATH"):
-        prepare.prepare("cifar10", None, str(tmp_path / "data"))
+        prepare.prepare("cifar10", None, directory=str(tmp_path / "data"))
     assert time.time() - start < 10
     assert not list((tmp_path / "data").rglob("*"))
 
@@ -286,10 +353,10 @@ def test_a_download_is_checked_and_prepared(tmp_path, monkeypatch):
             file.unlink()
     for file in sorted(folder.iterdir()):
         urls.append(file.as_uri())
-    monkeypatch.setitem(prepare.URLS, "mnist", urls)
+    use_urls(monkeypatch, "mnist", urls)
     with pytest.raises(UserError, match="train-images-idx3-ubyte has md5"):
-        prepare.prepare("mnist", None, str(tmp_path / "data"))
-    prepare.prepare("mnist", None, str(tmp_path / "data"), official=False)
+        prepare.prepare("mnist", None, directory=str(tmp_path / "data"))
+    prepare.prepare("mnist", None, directory=str(tmp_path / "data"), official=False)
     assert len(datasets.load("mnist", str(tmp_path / "data")).train_y) == 12
     assert not list((tmp_path / "data").rglob("download*"))
 

@@ -136,7 +136,11 @@ def test_partition_reads_back(finished, tmp_path):
     y = arrays.train_y[federated.limit_examples(arrays.train_y, 300)]
     splits = []
     for cfg in (flags.parse(COMMAND).configs[0], flags.parse(argv).configs[0]):
-        splits.append(federated.split_clients(cfg.data, 4, cfg.partition_seed, y, arrays.test_y))
+        splits.append(
+            federated.split_clients(
+                cfg.data, 4, seed=cfg.partition_seed, train_y=y, test_y=arrays.test_y
+            )
+        )
     assert splits[0].pool == splits[1].pool
     for left, right in zip(
         (*splits[0].train, *splits[0].test), (*splits[1].train, *splits[1].test), strict=True

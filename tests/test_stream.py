@@ -22,7 +22,7 @@ def host(rows=30):
 
 def test_gather_renumbers():
     rows = stream.Rows(np.array([[9, 12, 9], [0, -1, -1]]), np.array([3, 1]))
-    x, y, (new,) = stream.gather(host(), 5, [rows])
+    x, y, (new,) = stream.gather(host(), 5, tables=[rows])
     assert x.shape == (5, 2) and new.size is rows.size
     np.testing.assert_array_equal(x[new.index[0]], [[36, 37], [44, 45], [36, 37]])  # kept[9] = 18
     np.testing.assert_array_equal(x[new.index[1, 0]], [0, 1])
@@ -33,14 +33,14 @@ def test_gather_renumbers():
 def test_rows_of_a_file(tmp_path):
     x = np.arange(60, dtype=np.int32).reshape(10, 3, 2)
     np.save(tmp_path / "x.npy", x)
-    mapped, numbers, out = np.load(tmp_path / "x.npy", "r"), np.array([0, 7, 9]), np.zeros_like(x)
-    stream._read(mapped, numbers, out[:3])
-    np.testing.assert_array_equal(out[:3], x[numbers])
+    mapped, indices, out = np.load(tmp_path / "x.npy", "r"), np.array([0, 7, 9]), np.zeros_like(x)
+    stream._read(mapped, indices, out[:3])
+    np.testing.assert_array_equal(out[:3], x[indices])
     assert not out[3:].any()
     with (tmp_path / "x.npy").open("r+b") as file:
         file.truncate(mapped.offset + 9 * x[0].nbytes)
     with pytest.raises(OSError, match="ends before example 9"):
-        stream._read(mapped, numbers, out[:3])
+        stream._read(mapped, indices, out[:3])
 
 
 @pytest.mark.parametrize("most", [1, 4, 7, 1000])
@@ -48,7 +48,7 @@ def test_cut_rows_continue(most):
     sizes = [np.array([5, 0, 9]), np.array([4])]
     tables = [stream.Rows(np.arange(len(s) * 9).reshape(-1, 9), s) for s in sizes]
     seen = [[[] for _ in s] for s in sizes]
-    for piece in stream.cut(tables, 3, most):
+    for piece in stream.cut(tables, 3, most=most):
         # a batch begun is a batch finished
         assert sum(table.size.sum() for table, _ in piece) <= most + 2
         for k, ((index, size), rows) in enumerate(piece):

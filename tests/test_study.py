@@ -10,12 +10,11 @@ import pytest
 from runs import DATA, FEW, PLAIN, files_of, train
 
 from fedjax_nc.cli import main
+from fedjax_nc.errors import UserError
 from fedjax_nc.study import analyse as studies
-from fedjax_nc.study import cost
-from fedjax_nc.study.options import STUDIES, Options
-from fedjax_nc.study.tables import tables
+from fedjax_nc.study import cost, results, subject
+from fedjax_nc.study.options import STUDIES, TRACKED, Options
 
-TRACKED = ("collapse", "spectrum", "alignment")
 COMMAND = [
     "--method=fedetf",
     *DATA,
@@ -227,6 +226,54 @@ def test_a_method_without_the_part_is_one_line(tmp_path, refused, method, study,
     assert reason in refused(there, f"--only={study}", *SMALL)
 
 
+def page_of(directory):
+    return (directory / "analysis" / "report.html").read_text()
+
+
+def test_report_keeps_studies_of_earlier_analyses(run, capfd):
+    """Those that this command would compute alike; of others it says why they are left out."""
+    assert main.analyse([str(run), "--only=spectrum,cost", "--examples=60"]) == 0
+    assert "Left out" not in page_of(run)
+    capfd.readouterr()
+    assert main.analyse([str(run), "--only=cost", "--examples=60"]) == 0
+    assert "effective rank of the covariance" in page_of(run) and "Left out" not in page_of(run)
+    assert "effective rank" not in capfd.readouterr().out  # the terminal shows what was asked for
+    assert main.analyse([str(run), "--only=cost", "--round=2"]) == 0
+    text = " ".join(page_of(run).split())
+    assert "effective rank of the covariance" not in text
+    reason = "earlier results are for round 4 instead of 2, examples 60 instead of 2000"
+    assert f"Left out: fedetf: {reason}." in text
+    (run / "analysis" / "spectrum.json").write_text("{")
+    assert main.analyse([str(run), "--only=cost"]) == 0
+    assert "Left out" not in page_of(run)  # a torn file is none
+
+
+def test_a_run_in_memory_leaves_no_file(run):
+    before = files_of(run)
+    there = subject.load(run, Options(examples=60, clients=3))
+    alone = subject.Subject(job=there.job, state=there.state, rows=there.rows)
+    asked = {"examples": 60, "clients": 3, "targets": (0.01,)}
+    found = studies.analyse_run(alone, "cost,collapse", **asked)
+    assert list(found) == ["collapse", "cost"] and files_of(run) == before
+    assert found["cost"]["targets"][0]["round"] == 2
+    assert [row["round"] for row in found["collapse"]["tracked"]] == [2, 4]
+    assert studies.analyse_run(run, ["collapse", "cost"], **asked) == found
+    assert {p.name for p in (run / "analysis").iterdir()} == {"collapse.json", "cost.json"}
+    # the options of the Subject hold where none are given
+    assert studies.analyse_run(there, "collapse")["collapse"] == found["collapse"]
+
+
+def test_bad_words_in_python_are_refused(run):
+    for words, reason in (({"probe": 3}, "mean 'probes'"), ({"only": "hesian"}, "mean 'hessian'")):
+        with pytest.raises(UserError, match=reason):
+            studies.analyse_run(run, **words)
+    with pytest.raises(UserError, match="choose from hessian"):
+        studies.analyse_run(run, only=())
+    with pytest.raises(UserError, match="give at least 3"):
+        studies.analyse_run(run, "landscape", grid=2)
+    assert not (run / "analysis").exists()
+
+
 def test_targets_and_labels(run, tmp_path):
     assert main.analyse([str(run), "--only=cost", "--targets", "0.01", "1.0"]) == 0
     first, never = numbers_of(run, "cost")["targets"]
@@ -249,7 +296,7 @@ def test_tables_have_a_column_per_run(study):
     runs = {label: getattr(made_up, study)(seed) for seed, label in enumerate("abc")}
     if study == "hessian":
         runs["c"] |= {"clients": None}
-    (table,) = tables(study, runs)
+    table = studies.RECORDS[study].table(runs)
     assert table.header == ["", "a", "b", "c"] and len(table.rows) > 1
     assert all(len(row) == 4 and all(isinstance(cell, str) for cell in row) for row in table.rows)
     assert study != "hessian" or [row[3] for row in table.rows][-1] == "-"
@@ -259,20 +306,20 @@ def test_runs_side_by_side_have_the_same_targets():
     curves = {"a": [[1, 0.2], [2, 0.8]], "b": [[1, 0.1], [2, 0.3], [3, 0.4]]}
     runs = {name: made_up.cost(0) | {"curve": curve} for name, curve in curves.items()}
     runs["b"]["targets"] = [{"accuracy": 0.36, "round": 3, "bytes": 1.0}]
-    found = cost.common(runs)
+    found = cost.with_common_targets(runs)
     assert [t["accuracy"] for t in found["a"]["targets"]] == [0.2, 0.3, 0.36]
     assert [t["round"] for t in found["a"]["targets"]] == [1, 2, 2]
     assert [t["round"] for t in found["b"]["targets"]] == [2, 2, 3]
     each = (runs["b"]["bytes_up"] + runs["b"]["bytes_down"]) * runs["b"]["participants"]
     assert found["b"]["targets"][2]["bytes"] == 3 * each
-    assert cost.common(found) == found  # as they are if they are the same
+    assert cost.with_common_targets(found) == found  # as they are if they are the same
 
 
 def test_plain_numbers():
     value = {"a": np.array([1.0, np.nan]), "b": (np.int32(3), None, "x"), "c": np.float32(1 / 3)}
-    assert studies.plain(value) == {"a": [1.0, None], "b": [3, None, "x"], "c": 0.3333333}
+    assert results.plain(value) == {"a": [1.0, None], "b": [3, None, "x"], "c": 0.3333333}
 
 
 def test_every_option_is_used():
-    used = {name for way in studies.WAYS.values() for name in way.uses}
+    used = {name for study in studies.RECORDS.values() for name in study.uses}
     assert used == set(vars(Options())) - {"only", "round"}

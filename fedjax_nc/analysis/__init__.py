@@ -1,1 +1,1 @@
-"""Why a method works: arrays in, numbers out."""
+"""Measures that explain why a method works: arrays in, numbers out."""

@@ -1,4 +1,4 @@
-"""A client's model against the global one, on classes the client has and has not (FedDr+)."""
+"""A client's model beside the global one, on classes it has observed or not (FedDr+)."""
 
 from typing import NamedTuple
 
@@ -10,13 +10,13 @@ from fedjax_nc import linalg
 
 
 class Alignment(NamedTuple):
-    """Means over examples of the client's classes, and over those of other classes; NaN if none."""
+    """Means over examples of observed and of unobserved classes; NaN where there are none."""
 
-    cosine: Float[Array, "2"]  # cos(f(x; local), v_y) (figures 2b and 5)
-    gap: Float[Array, "2"]  # that minus the global model's (figure 2a)
+    cosine: Float[Array, "2"]  # cos(f(x; local), v_y) (FedDr+, figures 2b and 5)
+    gap: Float[Array, "2"]  # the cosine minus the global model's (figure 2a)
     distance: Float[Array, "2"]  # |f(x; local) - f(x; global)| (figure 4a)
-    relative: Float[Array, "2"]  # the same over |f(x; global)|, not in the paper
-    angle: Float[Array, "2"]  # between both features, in degrees (figure 4b)
+    relative: Float[Array, "2"]  # the distance over |f(x; global)|, not in the paper
+    angle: Float[Array, "2"]  # between both features, degrees (figure 4b)
     count: Int[Array, "2"]  # examples
 
 
@@ -30,18 +30,18 @@ def alignment(
     mask: Bool[Array, " n"],
     observed: Bool[Array, " c"],
 ) -> Alignment:
-    """How well features point to their class vectors, and how far training moved them.
+    """Computes how well features point to their class vectors, and how far training moved them.
 
     FedDr+ has no projector (sections 3.1 and 3.3). With one, cosines are taken after it, where the
-    class vectors are, distances and angles before it. A zero feature has cosine 0; it has no angle,
-    and as the global one nothing is relative to it: such examples stay out of these two means.
+    class vectors are, and distances and angles before it. A zero feature has cosine 0 and no angle,
+    and no distance is relative to a zero global feature: these two means leave such examples out.
 
     Args:
-      local_features: of the client's model after its training.
-      global_features: of the model it received, on the same examples.
-      local_projected: what the head reads, equal to the features without a projector.
-      global_projected: likewise of the received model.
-      vectors: class vectors; if the client trained them, whose they are is the caller's choice.
+      local_features: features under the client's model after its training.
+      global_features: features of the same examples under the model it received.
+      local_projected: what the client's head reads; without a projector, the features.
+      global_projected: what the received model's head reads.
+      vectors: class vectors; if clients train them, the caller chooses whose.
       y: true classes.
       mask: rows that are not padding.
       observed: classes in the client's training data.
@@ -61,12 +61,12 @@ def alignment(
     # accurate at small angles, where arccos has lost half the digits
     angle = 2 * jnp.arctan2(linalg.safe_norm(a - b), linalg.safe_norm(a + b))
     size = linalg.safe_norm(global_features)
-    local_there, global_there = jnp.any(a != 0, axis=1), jnp.any(b != 0, axis=1)
+    local_exists, global_exists = jnp.any(a != 0, axis=1), jnp.any(b != 0, axis=1)
     return Alignment(
         cosine=mean(cosine),
         gap=mean(cosine - linalg.cosine(global_projected, vectors[y])),
         distance=mean(distance),
-        relative=mean(distance / size, global_there),
-        angle=mean(jnp.rad2deg(angle), local_there & global_there),
+        relative=mean(distance / size, global_exists),
+        angle=mean(jnp.rad2deg(angle), local_exists & global_exists),
         count=jnp.sum(groups, axis=1),
     )

@@ -1,4 +1,4 @@
-"""Classifier bias: how far clients' class vectors point to different directions."""
+"""Classifier bias: how far the directions of clients' class vectors differ."""
 
 import chex
 import jax.numpy as jnp
@@ -10,10 +10,10 @@ from fedjax_nc import linalg
 def pairwise_cosines(
     vectors: Float[Array, "k c d"], seen: Bool[Array, "k c"]
 ) -> Float[Array, "k k"]:
-    """Mean cosine of two clients' vectors over the classes both have (FedETF, figure 1).
+    """Computes the mean cosine of every two clients' vectors over the classes both have.
 
-    NaN where they share none. FedETF's code takes the whole head as one vector, which is this
-    function of `vectors` as [k, 1, c * d].
+    That is figure 1 of FedETF, whose code takes the whole head as one vector: this function of
+    `vectors` as [k, 1, c * d]. NaN where two clients share no class.
     """
     chex.assert_equal_shape_prefix([vectors, seen], 2)
     unit = jnp.where(seen[..., None], linalg.normalise(vectors), 0.0).reshape(len(vectors), -1)
@@ -22,7 +22,7 @@ def pairwise_cosines(
 
 
 def mean_off_diagonal(matrix: Float[Array, "k k"]) -> Float[Array, ""]:
-    """Mean over pairs of different clients, NaN ones left out; NaN if none is left."""
+    """Computes the mean over pairs of different clients, without NaN; NaN if no pair is left."""
     chex.assert_rank(matrix, 2)
     pairs = ~jnp.eye(len(matrix), dtype=bool) & ~jnp.isnan(matrix)
     return jnp.sum(jnp.where(pairs, matrix, 0.0)) / jnp.sum(pairs)

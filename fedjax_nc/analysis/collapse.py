@@ -26,7 +26,7 @@ class Collapse(NamedTuple):
 def class_means(
     features: Float[Array, "n d"], y: Int[Array, " n"], mask: Bool[Array, " n"], classes: int
 ) -> tuple[Float[Array, "c d"], Bool[Array, " c"]]:
-    """Mean feature of each class, zero where there is none, and which classes there are."""
+    """Computes each class's mean feature, zero without examples, and which classes have some."""
     sums = losses.class_sums(features, y, mask=mask, classes=classes)
     return sums.mean, sums.count > 0
 
@@ -38,19 +38,19 @@ def collapse(
     mask: Bool[Array, " n"],
     vectors: Float[Array, "c d"],
 ) -> Collapse:
-    """The measures of neural collapse of one model.
+    """Computes the measures of neural collapse for one model.
 
     S_W, S_B and the centre are means over the classes seen, each of equal weight (FedBlade's mu_G),
-    and S_T = S_W + S_B; C counts all classes. Unseen classes are left out. With any, even a part of
-    an exact ETF has nc2 > 0, since its own centre is not zero. Where all class means agree S_B^+ is
-    zero, and so is nc1. NaN: nc4 without an example, the others with fewer than two classes.
+    and S_T = S_W + S_B; C counts all classes. Classes without examples are left out; then even a
+    part of an exact ETF has nc2 > 0, since its own centre is not zero. Where all class means agree,
+    S_B^+ and nc1 are zero. nc4 is NaN without an example, the others with fewer than two classes.
 
     Args:
-      features: what the head reads, so projected ones if there is a projector.
-      logits: of the head.
+      features: what the head reads; behind a projector, if there is one.
+      logits: the head's.
       y: true classes.
       mask: rows that are not padding.
-      vectors: class vectors of the head.
+      vectors: the head's class vectors.
     """
     chex.assert_equal_shape_prefix([features, logits, y, mask], 1)
     chex.assert_equal_shape_suffix([features, vectors], 1)
@@ -66,9 +66,9 @@ def collapse(
     unit, heads = linalg.normalise(centred), jnp.where(seen[:, None], vectors, 0.0)
     dual = linalg.normalise(heads.ravel()) - linalg.normalise(unit.ravel())
     both, itself = seen[:, None] & seen, jnp.eye(len(seen), dtype=bool)
-    gap = jnp.where(both, _to_simplex(unit), 0.0)
+    gap = jnp.where(both, _from_simplex(unit), 0.0)
     angles = jnp.where(itself, 0.0, jnp.abs(gap))
-    errors = jnp.where(both & ~itself, _to_simplex(linalg.normalise(means)) ** 2, 0.0)
+    errors = jnp.where(both & ~itself, _from_simplex(linalg.normalise(means)) ** 2, 0.0)
     pairs = jnp.maximum(jnp.sum(both & ~itself), 1)
     values = Collapse(
         nc1=nc1,
@@ -87,10 +87,10 @@ def collapse(
 def prototype_consistency(
     means: Float[Array, "k c d"], seen: Bool[Array, "k c"]
 ) -> Float[Array, ""]:
-    """Mean cosine of the clients' means of a class, over pairs of clients, then over classes.
+    """Computes the mean cosine of clients' class means, over pairs of clients, then over classes.
 
-    FedETF, figure 5a, in the order of its code. Classes that fewer than two clients have are left
-    out; NaN if that is all of them.
+    That is figure 5a of FedETF, in the order of its code. Classes that fewer than two clients have
+    are left out; NaN if no class is left.
     """
     chex.assert_equal_shape_prefix([means, seen], 2)
     unit = jnp.where(seen[..., None], linalg.normalise(means), 0.0)
@@ -103,7 +103,7 @@ def prototype_consistency(
 
 
 def _variability(deviations, y, mask, centred, seen):
-    """tr(S_W S_B^+) / C and tr S_W / tr S_T, without d x d matrices."""
+    """Computes tr(S_W S_B^+) / C and tr S_W / tr S_T without d x d matrices."""
     classes, count = len(seen), jnp.maximum(jnp.sum(seen), 1)
 
     def within(values):  # mean over classes of the mean of squares
@@ -121,14 +121,14 @@ def _variability(deviations, y, mask, centred, seen):
     return nc1, trace / jnp.where(total > 0, total, 1.0)
 
 
-def _to_simplex(unit):
-    """Gram matrix minus that of a simplex ETF."""
+def _from_simplex(unit):
+    """Subtracts the Gram matrix of a simplex ETF from that of unit vectors."""
     cosine = -1 / max(len(unit) - 1, 1)
     return unit @ unit.T - jnp.where(jnp.eye(len(unit), dtype=bool), 1.0, cosine)
 
 
 def _relative_spread(norms, seen):
-    """Standard deviation over mean."""
+    """Computes the standard deviation over the mean."""
     count = jnp.maximum(jnp.sum(seen), 1)
     mean = jnp.sum(jnp.where(seen, norms, 0.0)) / count
     variance = jnp.sum(jnp.where(seen, (norms - mean) ** 2, 0.0)) / count
@@ -136,7 +136,7 @@ def _relative_spread(norms, seen):
 
 
 def _svd(matrix: Float[Array, "c d"]) -> tuple[Float[Array, " r"], Float[Array, "r d"]]:
-    """Singular values, descending, and the right singular vectors."""
+    """Returns the singular values, descending, and the right singular vectors."""
     _, singular, axes = jnp.linalg.svd(matrix, full_matrices=False)
     return singular, axes
 

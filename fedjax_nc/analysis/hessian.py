@@ -1,9 +1,9 @@
-"""The Hessian of a model's mean loss over fixed examples, as products with vectors.
+"""The Hessian of a model's mean loss over fixed examples, known by its products with vectors.
 
 The loss is the cross-entropy of the logits in evaluation mode, a function of the parameter groups
 given; statistics are constants. For every batch the gradient is linearised once, and its linear map
-takes one vector after another: they share the pass over the batch. On two CPU cores that was
-faster than vmap over the vectors, and took half the memory with four of them.
+takes one vector after another, so that they share the pass over the batch. On two CPU cores that
+was faster than vmap over the vectors, and with four of them it took half the memory.
 """
 
 from collections.abc import Callable
@@ -42,17 +42,22 @@ class Hessian:
 
     @property
     def point(self) -> PyTree:
-        """The parameters it is a function of: a vector has their shape."""
+        """The parameters that vary, of one model; vectors have their shape."""
         params = tree.pick(self.weights.params, self.groups)
         return tree.take(params, 0) if self.several else params
 
     @property
     def size(self) -> int:
-        """Number of rows and columns."""
+        """The number of rows, and of columns."""
         return tree.num_elements(jax.eval_shape(lambda h: h.point, self))
 
     def sums(self, vectors: PyTree, reduce: Reduce) -> PyTree:
-        """What `reduce` makes of vectors, stacked, and their products; for every model."""
+        """Computes reduce(vectors, products), for each model if there are several.
+
+        Args:
+          vectors: stacked on a leading axis.
+          reduce: linear in the products, since it is applied batch by batch.
+        """
         apply = partial(self.apply, reduce=reduce)
         if self.several:  # the executor deals out pairs of model and batch
             apply = jax.vmap(apply, (0, None, None, None))
@@ -66,20 +71,20 @@ def make_hessian(
     batch_size: int,
     groups: tuple[str, ...],
 ) -> Callable[..., Hessian]:
-    """The function (weights, pool, numbers, several=False) -> Hessian.
+    """Makes the function (weights, pool, indices, several=False) -> Hessian.
 
-    Whatever is computed of the Hessians it gives is compiled once for each number of examples.
+    What is computed from its Hessians is compiled once for each number of examples.
 
     Args:
       model: evaluated without training, so that statistics and dropout are fixed.
-      batches: (pool, numbers, mask, None) -> Batch, as `local.Trainer.batches`.
-      executor: deals out the batches; each core has its own.
+      batches: (pool, indices, mask, None) -> Batch, as `local.Trainer.batches`.
+      executor: shares the batches out among devices.
       batch_size: examples linearised at once; memory grows with it, the result does not change.
       groups: names of the parameter groups that vary, those a method trains.
     """
 
-    def of_batch(weights: Weights, pool: Pool, row: Batches, vectors: PyTree) -> PyTree:
-        batch = batches(pool, row.numbers, row.mask, None)
+    def products_of_batch(weights: Weights, pool: Pool, row: Batches, vectors: PyTree) -> PyTree:
+        batch = batches(pool, row.indices, row.mask, None)
 
         def loss(trained):
             varied = Weights({**weights.params, **trained}, weights.stats)
@@ -91,18 +96,18 @@ def make_hessian(
         return lax.map(product, vectors)
 
     def apply(weights: Weights, pool: Pool, rows: Batches, vectors: PyTree, reduce: Reduce):
-        def one(broadcast, row):
+        def of_batch(broadcast, row):
             weights, pool, vectors = broadcast
-            return {}, reduce(vectors, of_batch(weights, pool, row, vectors))
+            return {}, reduce(vectors, products_of_batch(weights, pool, row, vectors))
 
         steps = jnp.ones(len(rows.mask), jnp.int32)
-        _, total = executor.run(one, (weights, pool, vectors), rows, steps)
+        _, total = executor.run(of_batch, (weights, pool, vectors), rows, steps)
         return tree.scale(1 / jnp.sum(rows.mask), total)
 
-    def at(weights: Weights, pool: Pool, numbers: Any, several: bool = False) -> Hessian:
-        chex.assert_rank(numbers, 1)
+    def at(weights: Weights, pool: Pool, indices: Any, several: bool = False) -> Hessian:
+        chex.assert_rank(indices, 1)
         chex.assert_equal(set(groups) <= set(weights.params), True)
-        rows = in_batches(numbers, batch_size)
+        rows = in_batches(indices, batch_size)
         weights, pool, rows = executor.place((weights, pool, rows))
         return Hessian(weights, pool, batches=rows, apply=apply, groups=groups, several=several)
 
@@ -111,12 +116,13 @@ def make_hessian(
 
 @jax.jit
 def products(hessian: Hessian, vectors: PyTree) -> PyTree:
-    """H v of several vectors, stacked; of several models each with all of them."""
+    """Computes H v for stacked vectors v; several models each take all of them."""
     return hessian.sums(vectors, lambda _, products: products)
 
 
 @partial(jax.jit, static_argnames="chunk")
 def _rows(hessian: Hessian, first: Int[Array, ""], chunk: int) -> Float[Array, "chunk n"]:
+    """Computes some rows of the matrix, by products with unit vectors."""
     flat, unravel = ravel_pytree(hessian.point)
     units = jax.nn.one_hot(first + jnp.arange(chunk), flat.size, dtype=flat.dtype)
     found = hessian.sums(jax.vmap(unravel)(units), lambda _, products: products)
@@ -126,9 +132,9 @@ def _rows(hessian: Hessian, first: Int[Array, ""], chunk: int) -> Float[Array, "
 def dense(
     hessian: Hessian, *, chunk: int = 16, progress: Progress = lambda done, total: None
 ) -> np.ndarray:
-    """The whole matrix of one model, by products with unit vectors: a check for small models.
+    """Computes the whole matrix of a small model, by products with unit vectors.
 
-    In the order of `ravel_pytree(hessian.point)`.
+    Rows and columns are in the order of `ravel_pytree(hessian.point)`.
     """
     chex.assert_equal(hessian.several, False)
     rows, size = [], hessian.size

@@ -1,7 +1,7 @@
-"""Lanczos' tridiagonal matrices: extreme eigenvalues with eigenvectors, and the spectral density.
+"""The Lanczos iteration: extreme eigenvalues with their eigenvectors, and the spectral density.
 
-The only file that knows matfree. Reorthogonalisation keeps every vector: a Hessian of p parameters
-takes starts x products x p numbers.
+The only file that knows matfree. Reorthogonalisation keeps every vector: for a Hessian of p
+parameters, starts x products x p numbers are in memory.
 """
 
 import itertools
@@ -20,20 +20,20 @@ from fedjax_nc.analysis.hessian import Hessian, Progress
 
 
 class Density(NamedTuple):
-    """A spectral density on a grid; it integrates to 1, and x times it to trace / size."""
+    """A spectral density on a grid: it integrates to 1, and x times it to trace / size."""
 
     x: np.ndarray
     density: np.ndarray
 
 
 class Ritz(NamedTuple):
-    """What Lanczos found from each of several starts."""
+    """What Lanczos finds from each of several start vectors: approximate eigenpairs."""
 
-    values: np.ndarray  # start, number: approximate eigenvalues, rising
-    weights: np.ndarray  # start, number: the share of the start vector along each
-    coordinates: np.ndarray  # start, basis vector, number: of the eigenvectors
-    errors: np.ndarray  # start, number: an eigenvalue of the matrix is at most so far away
-    basis: Any  # start, basis vector: a tree like the parameters
+    values: np.ndarray  # [start, pair]: approximate eigenvalues, ascending
+    weights: np.ndarray  # [start, pair]: the share of the start vector along each eigenvector
+    coordinates: np.ndarray  # [start, basis vector, pair]: of the eigenvectors in the basis
+    errors: np.ndarray  # [start, pair]: an eigenvalue of the matrix is at most so far away
+    basis: Any  # [start, basis vector], a tree like the parameters
 
 
 def lanczos(
@@ -44,10 +44,14 @@ def lanczos(
     products: int,
     progress: Progress | None = None,
 ) -> Ritz:
-    """So many products from each start, a vector of random signs: the probes of `curvature.probe`.
+    """Runs the Lanczos iteration on one model's Hessian.
 
-    All starts go in step and share the passes over the data. `progress` is called out of the
-    running program, which JAX then does not keep on disk.
+    Args:
+      hessian: of one model.
+      key: of the start vectors, which are the probes of `curvature.probe`.
+      starts: how many start vectors; they go in step and share the passes over the data.
+      products: Hessian products from each start.
+      progress: called from inside the running program, which JAX then does not cache on disk.
     """
     chex.assert_equal(hessian.several, False)
     depth = min(products, hessian.size)
@@ -55,14 +59,14 @@ def lanczos(
 
 
 def read(found: Any) -> Ritz:
-    """What `tridiagonal` says about eigenvalues."""
+    """Computes approximate eigenpairs from what `tridiagonal` returns."""
     diagonal, beside = (np.asarray(x, float) for x in found.J_small)
-    rest = [
+    residual = [
         np.asarray(x, float).reshape(len(diagonal), -1) for x in jax.tree.leaves(found.residual)
     ]
-    last = np.sqrt(sum(np.sum(x**2, 1) for x in rest))
+    last = np.sqrt(sum(np.sum(x**2, 1) for x in residual))
     resolution = 10 * float(jnp.finfo(found.J_small[0].dtype).eps)
-    ritz = [_ritz(*one, resolution) for one in zip(diagonal, beside, last, strict=True)]
+    ritz = [_ritz(*start, resolution) for start in zip(diagonal, beside, last, strict=True)]
     values, coordinates, errors = (np.stack(x) for x in zip(*ritz, strict=True))
     return Ritz(
         values, coordinates[:, 0] ** 2, coordinates=coordinates, errors=errors, basis=found.Q_tall
@@ -73,11 +77,11 @@ def read(found: Any) -> Ritz:
 def tridiagonal(
     hessian: Hessian, key: Key[Array, ""], starts: int, depth: int, progress: Progress | None
 ) -> Any:
-    """matfree's decomposition from every start, as one program."""
+    """Computes matfree's tridiagonal decomposition from every start, as one program."""
     turns = itertools.cycle(range(1, depth + 1))  # the program may run again
 
     @jax.custom_batching.custom_vmap
-    def product(vector, hessian):  # matfree has one vector, and its vmap becomes several at once
+    def product(vector, hessian):  # matfree multiplies one vector; vmap turns it into several
         several = jax.tree.map(lambda x: x[None], vector)
         return jax.tree.map(lambda x: x[0], all_starts(several, hessian))
 
@@ -88,18 +92,21 @@ def tridiagonal(
 
     def all_starts(vectors, hessian):
         found = hessian.sums(vectors, lambda _, products: products)
-        if progress is not None:  # told of a number that is there when the product is
-            tell, number = progress, jax.tree.leaves(found)[0].ravel()[0]
-            jax.debug.callback(lambda _: tell(next(turns), depth), number)
+        if progress is not None:  # the callback waits for an entry of the product
+            tell, entry = progress, jax.tree.leaves(found)[0].ravel()[0]
+            jax.debug.callback(lambda _: tell(next(turns), depth), entry)
         return found
 
     decompose = decomp.tridiag_sym(depth, reortho="full", materialize=False, custom_vjp=False)
-    signs = rademacher(hessian.point, key, numbers=jnp.arange(starts))
+    signs = rademacher(hessian.point, key, indices=jnp.arange(starts))
     return jax.vmap(lambda start: decompose(product, start, hessian))(signs)
 
 
 def _ritz(diagonal, beside, last, resolution):
-    """Eigenvalues of the tridiagonal matrix, on the host: LAPACK in a sharded program may hang."""
+    """Computes eigenvalues of the tridiagonal matrix, their vectors and their errors.
+
+    On the host, since LAPACK in a sharded program may hang.
+    """
     scale = np.nanmax(np.abs(np.concatenate([diagonal, beside])))
     # where the Krylov space ends, what follows is rounding or NaN: it gets no weight
     ends = np.flatnonzero(~(beside > resolution * scale))
@@ -122,15 +129,16 @@ def top(
     by: Literal["magnitude", "value"] = "magnitude",
     progress: Progress | None = None,
 ) -> Eigen:
-    """The eigenvalues of largest magnitude, or of largest value, and their unit eigenvectors."""
+    """Finds the eigenvalues of largest magnitude or value, and their unit eigenvectors."""
     ritz = lanczos(hessian, key, starts=1, products=products, progress=progress)
     return extreme(ritz, count=count, by=by)
 
 
 def extreme(ritz: Ritz, *, count: int, by: Literal["magnitude", "value"] = "magnitude") -> Eigen:
-    """Those that were found from the first start.
+    """Returns the eigenvalues of largest magnitude or value, and their unit eigenvectors.
 
-    A multiple eigenvalue is found once; there are fewer than `count` if there are no others.
+    They are those that the iteration found from its first start vector. It finds a multiple
+    eigenvalue once, so there may be fewer than `count`.
     """
     values, errors = ritz.values[0], ritz.errors[0]
     chex.assert_scalar_positive(len(values) + 1 - count)
@@ -143,13 +151,14 @@ def extreme(ritz: Ritz, *, count: int, by: Literal["magnitude", "value"] = "magn
 
 @jax.jit
 def _combine(basis: PyTree, coordinates) -> PyTree:
-    unused = jnp.all(coordinates == 0, axis=1)  # may be NaN
+    """Combines the first start's basis vectors into eigenvectors."""
+    unused = jnp.all(coordinates == 0, axis=1)  # such basis vectors may be NaN
 
-    def one(x):
+    def combine(x):
         used = jnp.where(unused.reshape(-1, *[1] * (x.ndim - 2)), 0, x[0])
         return jnp.tensordot(coordinates.T.astype(x.dtype), used, 1)
 
-    return jax.tree.map(one, basis)
+    return jax.tree.map(combine, basis)
 
 
 def density(
@@ -162,15 +171,15 @@ def density(
     width: float = 0.01,
     progress: Progress | None = None,
 ) -> Density:
-    """Stochastic Lanczos quadrature: every Ritz value a bell curve of its weight.
+    """Estimates the spectral density by stochastic Lanczos quadrature.
 
     Args:
       hessian: of one model.
       key: of the probes.
-      probes: start vectors; with more the curve varies less from key to key.
+      probes: start vectors; with more of them the curve varies less from key to key.
       products: from each start; with more, eigenvalues inside the spectrum stand apart.
       points: of the grid.
-      width: standard deviation of a bell, as a share of the spectrum's width.
+      width: standard deviation of each eigenvalue's bell curve, as a share of the spectrum's width.
       progress: see `lanczos`.
     """
     ritz = lanczos(hessian, key, starts=probes, products=products, progress=progress)
@@ -178,7 +187,7 @@ def density(
 
 
 def smooth(values: np.ndarray, weights: np.ndarray, points: int, width: float) -> Density:
-    """The mean over starts of bell curves around these values."""
+    """Sums bell curves of these weights around these values, and averages them over starts."""
     chex.assert_equal_shape([values, weights])
     real = values[weights > 0]
     low, high = np.min(real), np.max(real)

@@ -1,4 +1,4 @@
-"""The loss over a plane through a model: its directions, other models in it, and its heights."""
+"""The loss on a plane through a model: the plane's directions, other models in it, its heights."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from fedjax_nc.types import Params, Pool, Weights
 
 
 class Plane(NamedTuple):
-    """origin + x * first + y * second, in the groups the directions have."""
+    """The points origin + x * first + y * second; groups without a direction stay the origin's."""
 
     origin: Weights
     first: Params
@@ -25,7 +25,7 @@ class Plane(NamedTuple):
 
 
 def at(plane: Plane, x: Any, y: Any) -> Weights:
-    """The model there; statistics stay the origin's."""
+    """Returns the model at a point of the plane; statistics stay the origin's."""
     moved = jax.tree.map(
         lambda o, a, b: o + x * a + y * b,
         tree.pick(plane.origin.params, tuple(plane.first)),
@@ -36,7 +36,7 @@ def at(plane: Plane, x: Any, y: Any) -> Weights:
 
 
 def coordinates(plane: Plane, params: Params) -> Float[Array, "2"]:
-    """Where the plane is nearest to these parameters: least squares along its directions."""
+    """Computes where the plane is nearest to parameters, by least squares along its directions."""
     groups = tuple(plane.first)
     away = tree.sub(tree.pick(params, groups), tree.pick(plane.origin.params, groups))
     basis = (plane.first, plane.second)
@@ -46,14 +46,14 @@ def coordinates(plane: Plane, params: Params) -> Float[Array, "2"]:
 
 
 def filter_normalised(params: Params, key: Key[Array, ""]) -> Params:
-    """A random direction whose filters are as long as the model's (Li et al. 2018, section 4).
+    """Draws a random direction whose filters are as long as the model's (Li et al. 2018).
 
-    Biases and normalisation layers stay where they are, as theirs.
+    As in their section 4, it is zero for biases and normalisation layers.
     """
     leaves, shape = jax.tree_util.tree_flatten_with_path(params)
     keys = jax.random.split(key, len(leaves))
 
-    def one(path, leaf, key):
+    def direction(path, leaf, key):
         if getattr(path[-1], "key", "") != "kernel":
             return jnp.zeros_like(leaf)
         drawn = jax.random.normal(key, leaf.shape, leaf.dtype)
@@ -62,11 +62,11 @@ def filter_normalised(params: Params, key: Key[Array, ""]) -> Params:
         ratio = _length(leaf, axes) / _length(drawn, axes)
         return drawn * ratio
 
-    return shape.unflatten([one(*item, k) for item, k in zip(leaves, keys, strict=True)])
+    return shape.unflatten([direction(*item, k) for item, k in zip(leaves, keys, strict=True)])
 
 
 def principal(origin: Params, models: Params) -> tuple[Params, Params]:
-    """The two unit directions in which stacked models spread most around the origin."""
+    """Computes the two unit directions in which stacked models spread most around the origin."""
     away = jax.tree.map(lambda m, o: m - o, models, origin)
     count = len(jax.tree.leaves(away)[0])
     rows = [x.reshape(count, -1) for x in jax.tree.leaves(away)]
@@ -81,18 +81,18 @@ def principal(origin: Params, models: Params) -> tuple[Params, Params]:
 
 
 def make_surface(task: Task, executor: Executor) -> Callable[..., Float[Array, " m"]]:
-    """Mean cross-entropy at points of a plane: (plane, pool, batches, points) -> one each.
+    """Makes the function (plane, pool, batches, points) -> mean cross-entropy at each point.
 
     Devices share the points; on an accelerator those of a chunk are evaluated at once.
     """
     trainer = task.trainer
 
-    def one(broadcast, point):
+    def loss_at(broadcast, point):
         plane, pool, batches = broadcast
         weights = at(plane, point[0], y=point[1])
 
         def step(i, total):
-            batch = trainer.make_batch(pool, batches.numbers[i], batches.mask[i], None)
+            batch = trainer.make_batch(pool, batches.indices[i], batches.mask[i], None)
             out, _ = trainer.model.apply(weights, batch.x, train=False, mask=batch.mask)
             values = losses.cross_entropy(out.logits, batch.y)
             return total + jnp.sum(jnp.where(batch.mask, values, 0.0))
@@ -100,12 +100,13 @@ def make_surface(task: Task, executor: Executor) -> Callable[..., Float[Array, "
         total = lax.fori_loop(0, len(batches.mask), step, jnp.zeros(()))
         return total / jnp.sum(batches.mask), {}
 
-    def run(
+    def losses_at(
         plane: Plane, pool: Pool, batches: Batches, points: Float[Array, "m 2"]
     ) -> Float[Array, " m"]:
-        return executor.run(one, (plane, pool, batches), points, jnp.ones(len(points), int))[0]
+        steps = jnp.ones(len(points), int)
+        return executor.run(loss_at, (plane, pool, batches), points, steps)[0]
 
-    return jax.jit(run) if executor.jit else run
+    return jax.jit(losses_at) if executor.jit else losses_at
 
 
 def surface(
@@ -115,7 +116,18 @@ def surface(
     at_once: int,
     progress: Callable[[int, int], None],
 ) -> np.ndarray:
-    """Heights over the grid, [y, x], some points at a time so that progress shows."""
+    """Computes heights over a grid.
+
+    Args:
+      fn: points, [m 2], to their heights.
+      xs: of the grid.
+      ys: of the grid.
+      at_once: points in one call, so that progress shows.
+      progress: told how many points are done.
+
+    Returns:
+      The heights, [y, x].
+    """
     points = np.stack(np.meshgrid(xs, ys), -1).reshape(-1, 2)
     found = []
     for start in range(0, len(points), at_once):
@@ -127,4 +139,5 @@ def surface(
 
 
 def _length(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    """Computes the norm over some axes, and keeps them."""
     return linalg.safe_sqrt(jnp.sum(x * x, axis=axes, keepdims=True))

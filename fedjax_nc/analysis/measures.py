@@ -1,49 +1,67 @@
-"""Collapse, spectrum and alignment of what a model says, in both spaces it has."""
+"""Collapse, spectrum and alignment of a model's outputs, before and after its projector."""
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from fedjax_nc.analysis import alignment, collapse, spectrum
-from fedjax_nc.analysis.outputs import Seen
+from fedjax_nc.analysis.outputs import ExampleOutputs
 
-SPACES = ("features", "projected")  # before and after the projector; the same without one
+SPACES = ("features", "projected")  # without a projector both are the same
 
 
-def collapse_of(seen: Seen, vectors: Float[Array, "c p"]) -> dict[str, collapse.Collapse]:
-    """Of each space; class vectors live in the projected one alone."""
+def collapse_of(
+    outputs: ExampleOutputs, vectors: Float[Array, "c p"]
+) -> dict[str, collapse.Collapse]:
+    """Computes the measures of neural collapse in each space.
+
+    Class vectors belong to the projected space, so NC3 is NaN for features of another width.
+    """
     found = {}
     for space in SPACES:
-        points = getattr(seen, space)
+        points = getattr(outputs, space)
         fits = points.shape[-1] == vectors.shape[-1]
         own = vectors if fits else jnp.zeros((len(vectors), points.shape[-1]))
-        numbers = collapse.collapse(points, seen.logits, y=seen.y, mask=seen.mask, vectors=own)
-        found[space] = (
-            numbers if fits else numbers._replace(nc3=jnp.full_like(numbers.nc3, jnp.nan))
+        values = collapse.collapse(
+            points, outputs.logits, y=outputs.y, mask=outputs.mask, vectors=own
         )
+        found[space] = values if fits else values._replace(nc3=jnp.full_like(values.nc3, jnp.nan))
     return found
 
 
-def spectrum_of(seen: Seen) -> dict[str, spectrum.Spectrum]:
-    """Of each space."""
-    return {space: spectrum.spectrum(getattr(seen, space), seen.mask) for space in SPACES}
+def spectrum_of(outputs: ExampleOutputs) -> dict[str, spectrum.Spectrum]:
+    """Computes singular values and effective ranks in each space."""
+    return {space: spectrum.spectrum(getattr(outputs, space), outputs.mask) for space in SPACES}
 
 
 def alignment_of(
-    local: Seen, seen: Seen, vectors: Float[Array, "k c p"], observed: Bool[Array, "k c"]
+    local: ExampleOutputs,
+    received: ExampleOutputs,
+    vectors: Float[Array, "k c p"],
+    observed: Bool[Array, "k c"],
 ) -> alignment.Alignment:
-    """Of several clients' models with the global one, an axis of clients in front."""
+    """Computes the alignment of several clients' models with the global model.
 
-    def one(local: Seen, vectors: Array, observed: Array) -> alignment.Alignment:
+    Args:
+      local: outputs of the clients' models, an axis of clients first.
+      received: outputs of the global model on the same examples.
+      vectors: class vectors of each client.
+      observed: classes in each client's training data.
+
+    Returns:
+      The measures, an axis of clients first.
+    """
+
+    def of_client(local: ExampleOutputs, vectors: Array, observed: Array) -> alignment.Alignment:
         return alignment.alignment(
             local.features,
-            seen.features,
+            received.features,
             local_projected=local.projected,
-            global_projected=seen.projected,
+            global_projected=received.projected,
             vectors=vectors,
-            y=seen.y,
-            mask=seen.mask,
+            y=received.y,
+            mask=received.mask,
             observed=observed,
         )
 
-    return jax.vmap(one)(local, vectors, observed)
+    return jax.vmap(of_client)(local, vectors, observed)

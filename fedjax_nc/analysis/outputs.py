@@ -1,4 +1,4 @@
-"""What networks say of fixed examples: of one model, or of several clients' models."""
+"""What one model, or several clients' models, compute on fixed examples."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,14 +17,14 @@ from fedjax_nc.types import FederatedData, Hyper, Pool, State, Table, Weights
 
 
 class Batches(NamedTuple):
-    """Example numbers in batches of one size; the last is filled up with masked ones."""
+    """Indices of examples, in batches of one size; masked indices fill up the last batch."""
 
-    numbers: Int[Array, "n b"]
+    indices: Int[Array, "n b"]
     mask: Bool[Array, "n b"]
 
 
-class Seen(NamedTuple):
-    """Outputs on the examples, one row each; of several models with a leading axis."""
+class ExampleOutputs(NamedTuple):
+    """A model's outputs, one row per example; those of several models have a leading axis."""
 
     features: Float[Array, "*k n d"]
     projected: Float[Array, "*k n p"]
@@ -33,55 +33,63 @@ class Seen(NamedTuple):
     mask: Bool[Array, "*k n"]
 
 
-def in_batches(numbers: Any, batch_size: int) -> Batches:
-    """These examples in order."""
-    numbers = np.asarray(numbers, np.int32)
-    assert len(numbers), "no examples"
-    count = -(-len(numbers) // batch_size)
-    padded = np.pad(numbers, (0, count * batch_size - len(numbers)), mode="edge")
-    mask = np.arange(len(padded)) < len(numbers)
+def in_batches(indices: Any, batch_size: int) -> Batches:
+    """Cuts indices of examples into batches, in their order."""
+    indices = np.asarray(indices, np.int32)
+    assert len(indices), "no examples"
+    count = -(-len(indices) // batch_size)
+    padded = np.pad(indices, (0, count * batch_size - len(indices)), mode="edge")
+    mask = np.arange(len(padded)) < len(indices)
     shape = (count, batch_size)
     return Batches(jnp.asarray(padded.reshape(shape)), jnp.asarray(mask.reshape(shape)))
 
 
-def make_outputs(task: Task, executor: Executor) -> Callable[[Weights, Pool, Batches], Seen]:
-    """Of one model; devices share the batches."""
+def make_outputs(
+    task: Task, executor: Executor
+) -> Callable[[Weights, Pool, Batches], ExampleOutputs]:
+    """Makes the function that computes one model's outputs; devices share the batches."""
 
-    def run(weights: Weights, pool: Pool, batches: Batches) -> Seen:
-        def one(broadcast, batch):
+    def outputs(weights: Weights, pool: Pool, batches: Batches) -> ExampleOutputs:
+        def of_batch(broadcast, batch):
             weights, pool = broadcast
-            return _outputs(task.trainer, weights, pool=pool, batches=Batches(*batch)), {}
+            return _outputs(task.trainer, weights, pool=pool, batch=Batches(*batch)), {}
 
         steps = jnp.ones(len(batches.mask), int)
-        seen, _ = executor.run(one, (weights, pool), tuple(batches), steps)
-        return _joined(seen, 0)
+        found, _ = executor.run(of_batch, (weights, pool), tuple(batches), steps)
+        return _join_batches(found, axis=0)
 
-    return run
+    return outputs
 
 
 def make_outputs_of_clients(
     task: Task, executor: Executor
-) -> Callable[[Weights, Pool, Batches], Seen]:
-    """Of several clients' models, all on the same examples; devices share the models."""
+) -> Callable[[Weights, Pool, Batches], ExampleOutputs]:
+    """Makes the function that computes several models' outputs on the same examples.
 
-    def run(models: Weights, pool: Pool, batches: Batches) -> Seen:
-        def one(broadcast, weights):
+    The models are stacked on a leading axis; devices share them.
+    """
+
+    def outputs(models: Weights, pool: Pool, batches: Batches) -> ExampleOutputs:
+        def of_model(broadcast, weights):
             pool, batches = broadcast
-            batch = lambda b: _outputs(task.trainer, weights, pool=pool, batches=Batches(*b))  # noqa: E731
-            return lax.map(batch, tuple(batches)), {}
+
+            def of_batch(batch):
+                return _outputs(task.trainer, weights, pool=pool, batch=Batches(*batch))
+
+            return lax.map(of_batch, batches), {}
 
         count = len(jax.tree.leaves(models)[0])
-        seen, _ = executor.run(one, (pool, tuple(batches)), models, jnp.ones(count, int))
-        return _joined(seen, 1)
+        found, _ = executor.run(of_model, (pool, tuple(batches)), models, jnp.ones(count, int))
+        return _join_batches(found, axis=1)
 
-    return run
+    return outputs
 
 
 def make_local_models(task: Task, executor: Executor) -> Callable[..., Weights]:
-    """Makes the models that some clients would upload in the coming round, stacked.
+    """Makes the function that trains the models clients would upload in the coming round.
 
-    The local loop, keys and data are the round's; nothing is kept or sent. The result is a function
-    of (state, ids, their rows of the client state, hyper, data).
+    It maps (state, ids, their rows of the client state, hyper, data) to the models, stacked. Local
+    loop, keys and data are the round's; nothing is kept or sent.
     """
 
     def local_model(broadcast: Broadcast, row: Row) -> tuple[Weights, dict]:
@@ -101,31 +109,33 @@ def make_local_models(task: Task, executor: Executor) -> Callable[..., Weights]:
 def make_sums_of_clients(
     task: Task, executor: Executor, batch_size: int, fn: Callable[..., Any]
 ) -> Callable[[Weights, Pool, Table], Any]:
-    """Sums of fn(outputs, batch) over each client's own examples under its own model."""
+    """Makes the function that sums fn(outputs, batch) over each client's own examples.
 
-    def run(models: Weights, pool: Pool, table: Table) -> Any:
-        def one(pool, row):
-            weights, mine = row
+    It maps (models, pool, table) to one sum per client, each under the client's own model.
+    """
+
+    def sums(models: Weights, pool: Pool, table: Table) -> Any:
+        def of_client(pool, row):
+            weights, own = row
             return local.sum_over(
-                task.trainer, batch_size, weights=weights, pool=pool, row=Table(*mine), fn=fn
+                task.trainer, batch_size, weights=weights, pool=pool, row=Table(*own), fn=fn
             ), {}
 
         steps = -(-table.size // batch_size)
-        return executor.run(one, pool, (models, tuple(table)), steps)[0]
+        return executor.run(of_client, pool, (models, tuple(table)), steps)[0]
 
-    return run
-
-
-def _outputs(trainer: local.Trainer, weights: Weights, pool: Pool, batches: Batches) -> Seen:
-    batch = trainer.make_batch(pool, batches.numbers, batches.mask, None)
-    out, _ = trainer.model.apply(weights, batch.x, train=False, mask=batch.mask)
-    return Seen(out.features, out.projected, logits=out.logits, y=batch.y, mask=batch.mask)
+    return sums
 
 
-def _joined(seen: Seen, axis: int) -> Seen:
-    """Batches one after another."""
+def _outputs(
+    trainer: local.Trainer, weights: Weights, pool: Pool, batch: Batches
+) -> ExampleOutputs:
+    """Computes the outputs of one batch."""
+    made = trainer.make_batch(pool, batch.indices, batch.mask, None)
+    out, _ = trainer.model.apply(weights, made.x, train=False, mask=made.mask)
+    return ExampleOutputs(out.features, out.projected, logits=out.logits, y=made.y, mask=made.mask)
 
-    def one(x):
-        return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 
-    return jax.tree.map(one, seen)
+def _join_batches(outputs: ExampleOutputs, axis: int) -> ExampleOutputs:
+    """Puts the rows of all batches one after another."""
+    return jax.tree.map(lambda x: x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :]), outputs)

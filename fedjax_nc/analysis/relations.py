@@ -1,4 +1,4 @@
-"""What FedDW rests on: soft labels and class vectors tell the same, norms tell class shares."""
+"""The premises of FedDW: soft labels agree with class vectors, and norms with class shares."""
 
 from typing import NamedTuple
 
@@ -11,25 +11,25 @@ from fedjax_nc import linalg, losses
 
 
 class RelationDistance(NamedTuple):
-    """Between soft labels and class relations, over the rows that are known."""
+    """The distance between soft labels and class relations, over the classes with soft labels."""
 
     frobenius: Float[Array, ""]  # |S - R|_F
     consistency: Float[Array, ""]  # |S - R|_F^2 / C^2 (FedDW, eq. 11)
 
 
 class NormShare(NamedTuple):
-    """Spearman's correlation of class vectors' norms and class shares."""
+    """Spearman's correlation between the norms of class vectors and the shares of classes."""
 
-    clients: Float[Array, " k"]  # over the classes of each client
-    pooled: Float[Array, ""]  # over the classes of all clients
+    clients: Float[Array, " k"]  # one per client, over classes
+    pooled: Float[Array, ""]  # over all clients and classes
 
 
 def soft_label_matrix(
     logits: Float[Array, "n c"], y: Int[Array, " n"], mask: Bool[Array, " n"], classes: int
 ) -> tuple[Float[Array, "c c"], Bool[Array, " c"]]:
-    """Mean softmax output on each class, and which there are (FedDW, eq. 4-6).
+    """Computes the mean softmax output of each class, and which classes have examples.
 
-    Over the data of all clients it is the global matrix of equation 7.
+    These are FedDW's equations 4 to 6; over the data of all clients, the matrix of equation 7.
     """
     chex.assert_axis_dimension(logits, 1, classes)
     sums = losses.class_sums(jax.nn.softmax(logits), y, mask=mask, classes=classes)
@@ -39,15 +39,15 @@ def soft_label_matrix(
 def relation_distance(
     soft: Float[Array, "c c"], relations: Float[Array, "c c"], seen: Bool[Array, " c"]
 ) -> RelationDistance:
-    """How far the soft labels are from `losses.class_relations` of the head."""
+    """Computes how far soft labels are from the head's `losses.class_relations`."""
     consistency = losses.soft_label_consistency(soft, relations, seen=seen)
     return RelationDistance(len(soft) * linalg.safe_sqrt(consistency), consistency)
 
 
 def relative_norms(vectors: Float[Array, "c d"]) -> Float[Array, " c"]:
-    """|w_c| / sum_i |w_i| (FedDW, figure 4).
+    """Computes |w_c| / sum_i |w_i| (FedDW, figure 4).
 
-    The caption squares the norms; the text (relative size of the modulus) and the code do not.
+    The figure's caption squares the norms; the text and the code do not.
     """
     chex.assert_rank(vectors, 2)
     norms = linalg.safe_norm(vectors)
@@ -57,10 +57,10 @@ def relative_norms(vectors: Float[Array, "c d"]) -> Float[Array, " c"]:
 def norm_share_correlation(
     vectors: Float[Array, "k c d"], counts: Float[Array, "k c"]
 ) -> NormShare:
-    """Whether a class with more data has a longer class vector; FedDW finds a shorter one.
+    """Computes whether classes with more data have longer class vectors; FedDW finds shorter ones.
 
-    By ranks, so it does not matter whether norms are squared. NaN for a client without data, and
-    where all norms or all shares are equal.
+    The correlation is of ranks, so that it does not matter whether norms are squared. It is NaN for
+    a client without data, and where all norms or all shares are equal.
 
     Args:
       vectors: class vectors of each client's trained head.
@@ -79,13 +79,13 @@ def norm_share_correlation(
 
 
 def _spearman(a: Array, b: Array, exists: Array) -> Array:
-    """Pearson's correlation of the ranks."""
+    """Computes Pearson's correlation of the ranks."""
     a, b = _centred_ranks(a, exists), _centred_ranks(b, exists)
     return jnp.where(jnp.any(a != 0) & jnp.any(b != 0), linalg.cosine(a, b), jnp.nan)
 
 
 def _centred_ranks(x: Array, exists: Array) -> Array:
-    """Ranks minus their mean; equal numbers share their mean rank, missing ones have 0."""
+    """Computes ranks minus their mean; equal values share a mean rank, missing values have 0."""
     ordered = jnp.sort(jnp.where(exists, x, jnp.inf))
     below, up_to = (jnp.searchsorted(ordered, x, side=side) for side in ("left", "right"))
     return jnp.where(exists, (below + up_to - jnp.sum(exists)) / 2, 0.0)

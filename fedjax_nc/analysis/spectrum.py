@@ -12,7 +12,7 @@ from fedjax_nc.losses.decorrelation import standardise
 
 
 class Spectrum(NamedTuple):
-    """FedBlade's section 4.1 takes the covariance, its figure 4 says correlation."""
+    """Singular values and effective ranks; FedBlade names both matrices (section 4.1, figure 4)."""
 
     singular: Float[Array, " d"]  # of the covariance, descending
     effective_rank: Float[Array, ""]  # of the covariance
@@ -20,7 +20,7 @@ class Spectrum(NamedTuple):
 
 
 def spectrum(features: Float[Array, "n d"], mask: Bool[Array, " n"]) -> Spectrum:
-    """Singular values and effective ranks of one model's features."""
+    """Computes singular values and effective ranks of one model's features."""
     singular = singular_values(covariance(features, mask))
     of_correlation = singular_values(correlation(features, mask))
     return Spectrum(
@@ -31,7 +31,7 @@ def spectrum(features: Float[Array, "n d"], mask: Bool[Array, " n"]) -> Spectrum
 
 
 def covariance(features: Float[Array, "n d"], mask: Bool[Array, " n"]) -> Float[Array, "d d"]:
-    """Unbiased covariance over the unmasked rows; zero with fewer than two."""
+    """Computes the unbiased covariance over unmasked rows; zero with fewer than two rows."""
     chex.assert_equal_shape_prefix([features, mask], 1)
     count = jnp.sum(mask)
     mean = jnp.sum(jnp.where(mask[:, None], features, 0.0), 0) / jnp.maximum(count, 1)
@@ -40,21 +40,24 @@ def covariance(features: Float[Array, "n d"], mask: Bool[Array, " n"]) -> Float[
 
 
 def correlation(features: Float[Array, "n d"], mask: Bool[Array, " n"]) -> Float[Array, "d d"]:
-    """The matrix K of `losses.log_det`: rows and columns of dead units are zero."""
+    """Computes the matrix K of `losses.log_det`: rows and columns of dead units are zero."""
     chex.assert_equal_shape_prefix([features, mask], 1)
     z, count = standardise(features, mask)
     return z.T @ z / jnp.maximum(count - 1, 1)
 
 
 def effective_rank(singular: Float[Array, " r"]) -> Float[Array, ""]:
-    """exp(-sum_i p_i log p_i), p_i = s_i / sum_j s_j (FedBlade, definition 2); 0 if all are 0."""
+    """Computes exp(-sum_i p_i log p_i) with p_i = s_i / sum_j s_j (FedBlade, definition 2).
+
+    It is 0 if all singular values are 0.
+    """
     chex.assert_rank(singular, 1)
     total = jnp.sum(singular)
     return jnp.where(total > 0, jnp.exp(jnp.sum(entr(singular / total))), 0.0)
 
 
 def _singular_values(matrix: Float[Array, "m n"]) -> Float[Array, " r"]:
-    """Singular values, descending."""
+    """Returns the singular values, descending."""
     return jnp.linalg.svd(matrix, compute_uv=False)
 
 

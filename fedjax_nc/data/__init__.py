@@ -1,1 +1,1 @@
-"""Datasets on disk, partitions, and the flat pool on the device."""
+"""Datasets, partitions, and the flat pool on the device."""

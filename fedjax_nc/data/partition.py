@@ -1,24 +1,25 @@
-"""Which client holds which sample: label-skew partitions, per-client test sets, partition files.
+"""Partitioners: rules by which training examples are dealt to clients.
 
-A partition is a list with one int64 array of training indices per client. The published rules draw
-from NumPy's legacy generator in the same order as the papers' code, so that a seed gives the same
-clients, index for index. Every rule uses every sample exactly once, unless its docstring says not.
+Every partitioner takes the labels of the training set and the number of clients, and returns a
+partition: a list with one int64 array of example indices per client. The published rules draw from
+NumPy's legacy generator in the same order as the papers' code, so that a seed gives the same
+clients, index for index. A rule uses every example exactly once, unless its docstring says
+otherwise, and leaves NumPy's global generator alone.
+
+`client_tests` gives every client a test set that suits its training examples.
 """
 
-import json
 import math
 import random
-import re
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 from numpy.random import RandomState
+from numpy.typing import ArrayLike
 
 from fedjax_nc.errors import UserError, unknown
 
-Ints = np.ndarray
-Partition = list[Ints]
-Number = float | int
+Partition = list[np.ndarray]
 
 RULES = ("lda", "fedetf", "feddw")
 TESTS = ("split", "matched", "dealt")
@@ -26,81 +27,141 @@ LDA_MIN_SIZE = 10
 LDA_MAX_TRIES = 100_000  # CIFAR-10, 100 clients, alpha 0.05 needs about 20,000 (20 s)
 
 
-def iid(labels: Ints, clients: int, seed: int) -> Partition:
-    """Equal shares (sizes differ by at most one) of a shuffled training set."""
-    return np.array_split(_start(labels, clients, seed=seed).permutation(len(labels)), clients)
+def iid(labels: ArrayLike, clients: int, *, seed: int = 0) -> Partition:
+    """Deals equal shares of the shuffled training set; sizes differ by at most one.
 
+    Args:
+      labels: of the training examples, [n].
+      clients: the number of clients.
+      seed: of the shuffle.
 
-def shards(
-    labels: Ints, test_labels: Ints, clients: int, per_client: int, seed: int
-) -> tuple[Partition, Partition]:
-    """Sharding of FedDr+, FedBABU and FedNTD: `per_client` shards, each of a single class.
-
-    Every class is cut into per_client * clients / classes shards; a shuffled list of labels deals
-    them. The test set is dealt with the same label list, so train and test classes agree. A client
-    may be dealt the same class twice. Class sizes that do not divide give some shards one more.
+    Returns:
+      The indices of each client's examples.
     """
-    rng, classes = _start(labels, clients, seed=seed), int(labels.max()) + 1
+    y, rng = _start(labels, clients, seed=seed)
+    return np.array_split(rng.permutation(len(y)), clients)
+
+
+def shards(labels: ArrayLike, clients: int, *, per_client: int = 2, seed: int = 0) -> Partition:
+    """Deals shards, each of a single class, as FedDr+, FedBABU and FedNTD do.
+
+    Every class is cut into per_client * clients / classes shards, and a shuffled list of labels
+    says who gets one of which class. A client may be dealt the same class twice. Class sizes that
+    do not divide give some shards one example more.
+
+    Args:
+      labels: of the training examples, [n].
+      clients: the number of clients.
+      per_client: shards of each client; times `clients` a multiple of the number of classes.
+      seed: of the deal.
+
+    Returns:
+      The indices of each client's examples.
+    """
+    y, rng = _start(labels, clients, seed=seed)
+    return _shard_dealer(y, clients, per_client=per_client, seed=seed, rng=rng)("train", y)
+
+
+def shards_with_tests(
+    labels: ArrayLike, clients: int, *, test_labels: ArrayLike, per_client: int = 2, seed: int = 0
+) -> tuple[Partition, Partition]:
+    """Deals shards of the training set and of the test set by the same list of labels.
+
+    So every client is tested on the classes it is trained on.
+
+    Args:
+      labels: of the training examples, [n].
+      clients: the number of clients.
+      test_labels: of the official test examples, [m].
+      per_client: shards of each client; times `clients` a multiple of the number of classes.
+      seed: of the deal.
+
+    Returns:
+      The indices of each client's training examples, those of `shards`, and of its test examples.
+    """
+    y, rng = _start(labels, clients, seed=seed)
+    deal = _shard_dealer(y, clients, per_client=per_client, seed=seed, rng=rng)
+    return deal("train", y), deal("test", np.asarray(test_labels))
+
+
+def _shard_dealer(
+    y: np.ndarray, clients: int, per_client: int, seed: int, rng: RandomState
+) -> Callable[[str, np.ndarray], Partition]:
+    """The function that deals a split, which names it in its errors."""
+    classes = int(y.max()) + 1
     per_class, rest = divmod(per_client * clients, classes)
     if per_client < 1 or rest:
         raise UserError(
             f"{per_client} shards per client x {clients} clients do not divide among {classes} "
             f"classes: use a multiple of {classes // math.gcd(classes, clients)} shards per client"
         )
-    deal = list(range(classes)) * per_class
-    random.Random(seed).shuffle(deal)
+    order = list(range(classes)) * per_class
+    random.Random(seed).shuffle(order)
 
-    def hand_out(name: str, y: Ints) -> Partition:
+    def deal(split: str, labels: np.ndarray) -> Partition:
         piles = []
         for c in range(classes):
-            index = np.flatnonzero(y == c)
+            index = np.flatnonzero(labels == c)
             if len(index) < per_class:
                 raise UserError(
-                    f"class {c} has {len(index)} {name} samples for {per_class} shards: "
+                    f"class {c} has {len(index)} {split} samples for {per_class} shards: "
                     "use fewer clients or fewer shards per client"
                 )
             body, extra = np.split(index, [len(index) // per_class * per_class])
             tails = np.split(extra, np.arange(1, per_class))  # one more for the first shards
             piles.append(list(map(np.append, body.reshape(per_class, -1), tails)))
-        drawn = [piles[c].pop(rng.choice(len(piles[c]), replace=False)) for c in deal]
-        return [np.concatenate(drawn[i : i + per_client]) for i in range(0, len(deal), per_client)]
+        drawn = [piles[c].pop(rng.choice(len(piles[c]), replace=False)) for c in order]
+        return [np.concatenate(drawn[i : i + per_client]) for i in range(0, len(order), per_client)]
 
-    return hand_out("train", labels), hand_out("test", test_labels)
+    return deal
 
 
-def dirichlet(labels: Ints, clients: int, alpha: Number, rule: str, seed: int) -> Partition:
-    """Shares of every class ~ Dir(alpha) over clients; the papers turn shares into samples by rule.
+def dirichlet(
+    labels: ArrayLike, clients: int, *, alpha: float | int, rule: str = "fedetf", seed: int = 0
+) -> Partition:
+    """Deals every class in shares drawn from Dir(alpha) over the clients.
+
+    The papers turn shares into examples in three ways:
 
     lda:    FedDr+, FedAlign, MOON, FedDecorr, FedRCL: a client that already holds the mean number
-            of samples gets no more; all is redrawn until everybody holds at least 10.
-    fedetf: rounded counts, the last client takes what remains; clients may be empty.
-    feddw:  cumulative cut, classes not shuffled; an empty client is given sample 0, which somebody
-            else holds too: the one case where a sample is used more than once.
+            of examples gets no more; all is redrawn until everybody holds at least 10.
+    fedetf: FedETF: rounded counts, the last client takes what remains; clients may be empty.
+    feddw:  FedDW: cumulative cut, classes not shuffled; an empty client is given example 0, which
+            somebody else holds too: the one case where an example is used more than once.
+
+    Args:
+      labels: of the training examples, [n].
+      clients: the number of clients.
+      alpha: the concentration, above 0; small is skewed, large is iid.
+      rule: "lda", "fedetf" or "feddw".
+      seed: of shares and shuffles.
+
+    Returns:
+      The indices of each client's examples.
     """
     if rule not in RULES:
         raise unknown("Dirichlet rule", rule, allowed=RULES)
-    rng = _start(labels, clients, seed=seed, alpha=alpha)
-    by_class = [np.flatnonzero(labels == c) for c in range(int(labels.max()) + 1)]
+    y, rng = _start(labels, clients, seed=seed, alpha=alpha)
+    by_class = [np.flatnonzero(y == c) for c in range(int(y.max()) + 1)]
     if rule == "lda":
         return _lda(by_class, clients, alpha=alpha, rng=rng)
     sizes = np.array([[len(index)] for index in by_class])
     if rule == "fedetf":
         by_class = [rng.permutation(index) for index in by_class]
-        ends = np.cumsum(
-            np.rint(_shares(rng, alpha, clients=clients, rows=len(sizes)) * sizes), axis=1
-        )
+        shares = _shares(rng, alpha, clients=clients, rows=len(sizes))
+        ends = np.cumsum(np.rint(shares * sizes), axis=1)
         return [rng.permutation(part) for part in _cut(by_class, ends)]
     ends = np.cumsum(_shares(rng, alpha, clients=clients, rows=len(sizes)), axis=1) * sizes
     return [part if len(part) else np.zeros(1, np.int64) for part in _cut(by_class, ends)]
 
 
 def _cut(by_class: Partition, ends: np.ndarray) -> Partition:
-    """Each client's samples of all classes; ends[c, i]: client i's last in class c, plus one."""
+    """Each client's examples of all classes; ends[c, i]: client i's last in class c, plus one."""
     pieces = map(np.split, by_class, ends[:, :-1].astype(int))
     return [np.concatenate(own) for own in zip(*pieces, strict=True)]
 
 
-def _lda(by_class: Partition, clients: int, alpha: Number, rng: RandomState) -> Partition:
+def _lda(by_class: Partition, clients: int, alpha: float | int, rng: RandomState) -> Partition:
     samples = sum(map(len, by_class))
     if clients * LDA_MIN_SIZE > samples:
         raise UserError(
@@ -124,70 +185,116 @@ def _lda(by_class: Partition, clients: int, alpha: Number, rng: RandomState) -> 
     )
 
 
-def classes_per_client(labels: Ints, clients: int, k: int, seed: int) -> Partition:
-    """Pathological skew: exactly k classes per client, each class split evenly among its holders.
+def classes_per_client(
+    labels: ArrayLike, clients: int, *, per_client: int = 2, seed: int = 0
+) -> Partition:
+    """Deals exactly `per_client` classes to each client, each class evenly among its holders.
 
-    Every client takes the k classes held least so far (ties at random), so holders of two classes
-    differ by at most one in number. If k * clients < classes, samples of the rest stay unused.
+    Every client takes the classes held least so far (ties at random), so holders of two classes
+    differ by at most one in number. If per_client * clients is below the number of classes, the
+    examples of the other classes stay unused.
+
+    Args:
+      labels: of the training examples, [n].
+      clients: the number of clients.
+      per_client: classes of each client.
+      seed: of ties and shuffles.
+
+    Returns:
+      The indices of each client's examples.
     """
-    rng, names = _start(labels, clients, seed=seed), np.unique(labels)
-    if not 1 <= k <= len(names):
-        raise UserError(f"{k} classes per client: choose from 1 to {len(names)}")
+    y, rng = _start(labels, clients, seed=seed)
+    names = np.unique(y)
+    if not 1 <= per_client <= len(names):
+        raise UserError(f"{per_client} classes per client: choose from 1 to {len(names)}")
     held, holds = np.zeros(len(names), int), np.zeros((clients, len(names)), bool)
     for own in holds:
-        own[np.lexsort((rng.random_sample(len(names)), held))[:k]] = True
+        own[np.lexsort((rng.random_sample(len(names)), held))[:per_client]] = True
         held += own
     parts: list[Partition] = [[] for _ in range(clients)]
     for c, name in enumerate(names):
-        index = rng.permutation(np.flatnonzero(labels == name))
+        index = rng.permutation(np.flatnonzero(y == name))
         if len(index) < held[c]:
             raise UserError(
                 f"class {name} has {len(index)} samples for {held[c]} clients that hold it: "
                 "use fewer clients or fewer classes per client"
             )
-        owners = rng.permutation(np.flatnonzero(holds[:, c]))  # who gets the odd sample
+        owners = rng.permutation(np.flatnonzero(holds[:, c]))  # who gets the odd example
         for i, client in enumerate(owners):
             parts[client].append(np.array_split(index, len(owners))[i])
     return [np.concatenate(own) for own in parts]
 
 
-def quantity_skew(labels: Ints, clients: int, alpha: Number, seed: int) -> Partition:
-    """Sizes ~ Dir(alpha), labels iid; an empty client takes one sample from the largest."""
-    rng = _start(labels, clients, seed=seed, alpha=alpha)
-    sizes = _round_to(_shares(rng, alpha, clients=clients, rows=1)[0], len(labels))
+def quantity_skew(
+    labels: ArrayLike, clients: int, *, alpha: float | int, seed: int = 0
+) -> Partition:
+    """Deals sizes drawn from Dir(alpha), whatever the labels.
+
+    A client that would be empty takes one example from the largest.
+
+    Args:
+      labels: of the training examples, [n].
+      clients: the number of clients.
+      alpha: the concentration, above 0; small is skewed, large gives equal sizes.
+      seed: of sizes and shuffles.
+
+    Returns:
+      The indices of each client's examples.
+    """
+    y, rng = _start(labels, clients, seed=seed, alpha=alpha)
+    sizes = _round_to(_shares(rng, alpha, clients=clients, rows=1)[0], len(y))
     while sizes.min() == 0:
         sizes[sizes.argmax()] -= 1
         sizes[sizes.argmin()] += 1
-    return np.split(rng.permutation(len(labels)), np.cumsum(sizes)[:-1])
+    return np.split(rng.permutation(len(y)), np.cumsum(sizes)[:-1])
 
 
 def client_tests(
-    parts: Partition, labels: Ints, test_labels: Ints, how: str, seed: int, fraction: float = 0.3
+    parts: Partition,
+    labels: ArrayLike,
+    *,
+    test_labels: ArrayLike,
+    how: str,
+    fraction: float = 0.3,
+    seed: int = 0,
 ) -> tuple[Partition, Partition, str]:
-    """Training indices, test indices and the pool ("train" or "test") the latter point into.
+    """Gives every client a test set that suits its training examples.
 
-    split:   FedETF: a `fraction` of each client's own training data, rounded down.
+    split:   FedETF: a `fraction` of each client's own training examples, rounded down.
     matched: FedDr+ with lda: drawn from the test set to follow the client's class frequencies;
              size n_k * test/train, at least 1; test sets of two clients may overlap.
     dealt:   the test set divided without overlap, each class in proportion to the training split.
+
+    Args:
+      parts: a partition of the training set.
+      labels: of the training examples, [n].
+      test_labels: of the official test examples, [m].
+      how: "split", "matched" or "dealt".
+      fraction: held out under "split".
+      seed: of the draws.
+
+    Returns:
+      The indices of each client's training examples, less what "split" holds out; of its test
+      examples; and the split the latter are indices of, "train" or "test".
     """
     if how not in TESTS:
         raise unknown("client test split", how, allowed=TESTS)
-    rng = _start(labels, len(parts), seed=seed)
+    y, rng = _start(labels, len(parts), seed=seed)
     if how == "split":
         if not 0 < fraction < 1:
             raise UserError(f"test fraction {fraction}: choose a number between 0 and 1")
         mixed = [rng.permutation(part) for part in parts]
         halves = [np.split(part, [int(fraction * len(part))]) for part in mixed]
         return [train for _, train in halves], [test for test, _ in halves], "train"
-    classes = int(max(labels.max(), test_labels.max())) + 1
-    counts = summary(parts, labels, classes=classes)
-    by_class = [np.flatnonzero(test_labels == c) for c in range(classes)]
+    test_y = np.asarray(test_labels)
+    classes = int(max(y.max(), test_y.max())) + 1
+    counts = class_counts(parts, y, classes=classes)
+    by_class = [np.flatnonzero(test_y == c) for c in range(classes)]
     sizes = np.array([len(index) for index in by_class])
     tests = [[] for _ in parts]
     if how == "matched":
         for own, wanted in zip(tests, counts, strict=True):
-            total = max(1, round(wanted.sum() * len(test_labels) / len(labels)))
+            total = max(1, round(wanted.sum() * len(test_y) / len(y)))
             take = np.minimum(_round_to(wanted * (sizes > 0), total), sizes)
             own += [rng.permutation(index)[:n] for index, n in zip(by_class, take, strict=True)]
     else:
@@ -198,94 +305,38 @@ def client_tests(
     return parts, [np.concatenate(own) for own in tests], "test"
 
 
-def summary(parts: Partition, labels: Ints, classes: int) -> np.ndarray:
-    """Class counts n_{k,c}, int64[clients, classes]."""
-    return np.stack([np.bincount(labels[part], minlength=classes) for part in parts])
+def class_counts(parts: Partition, labels: ArrayLike, *, classes: int) -> np.ndarray:
+    """Counts each client's examples of each class.
 
+    Args:
+      parts: a partition.
+      labels: of the examples, [n].
+      classes: the number of classes.
 
-def save(path: str | Path, train: Partition, test: Partition | None, meta: dict) -> None:
-    """Write an npz of client0.., test0.. and meta, which `load_file` reads back.
-
-    meta is any JSON. `load_file` uses meta["pool"] ("train" if the test sets are held-out training
-    data) and meta["allow"], a list of "repeated" (feddw) and "missing" (classes_per_client).
+    Returns:
+      The counts n_{k,c}, int64 [clients, classes].
     """
-    arrays = {f"client{i}": part for i, part in enumerate(train)}
-    arrays |= {f"test{i}": part for i, part in enumerate(test or [])}
-    with open(path, "wb") as file:
-        np.savez_compressed(file, allow_pickle=False, meta=np.array(json.dumps(meta)), **arrays)
+    y = np.asarray(labels)
+    return np.stack([np.bincount(y[part], minlength=classes) for part in parts])
 
 
-def load_file(path: str | Path, num_train: int) -> tuple[Partition, Partition | None, dict]:
-    """Training indices, test indices (None if the file has none) and meta of a partition file.
-
-    Reads what `save` wrote, and an npz or json of {client: indices} with the keys 0, client0 or
-    client_0. Every training sample must belong to exactly one client.
-    """
-    raw, meta = _read(Path(path))
-    in_train, allow = meta.get("pool") == "train", meta.get("allow", ())
-    found: dict[str, dict[int, np.ndarray]] = {"client": {}, "test": {}}
-    for key, values in raw.items():
-        match = re.fullmatch(r"(?:(client|test)_?)?([0-9]{1,9})", key)
-        if not match:
-            raise UserError(f"{path}: key {key!r:.40} is no client: use 0, 1, ... or client0, ...")
-        kind, client = match[1] or "client", int(match[2])
-        limit = num_train if kind == "client" or in_train else 2**63
-        if not isinstance(values, list):
-            raise UserError(f"{path}: {kind} {client}: {values!r:.40} is not a list of indices")
-        for value in values:
-            if type(value) is not int:  # isinstance would let True through
-                raise UserError(f"{path}: {kind} {client}: index {value!r:.40} is not an integer")
-            if not 0 <= value < limit:
-                raise UserError(f"{path}: {kind} {client}: index {value} is not in 0..{limit - 1}")
-        found[kind][client] = np.array(values, np.int64)
-    for kind, ids in found.items():
-        lost = set(range(len(found["client"]) or 1)) ^ set(ids)
-        if lost and (ids or kind == "client"):
-            raise UserError(f"{path}: {kind} {min(lost)} is missing: number the clients 0, 1, ...")
-    train, test = ([ids[i] for i in sorted(ids)] for ids in found.values())
-    used = list(map(np.append, train, test)) if test and in_train else train
-    count = np.bincount(np.concatenate(used), minlength=num_train)
-    if count.max() > 1 and "repeated" not in allow:
-        index = int(np.argmax(count > 1))
-        holders = " and ".join(str(i) for i, own in enumerate(used) if index in own)
-        raise UserError(f"{path}: client {holders}: index {index} is repeated")
-    if count.min() < 1 and "missing" not in allow:
-        lost, first = np.sum(count < 1), int(np.argmin(count))
-        raise UserError(f"{path}: {lost} of {num_train} samples belong to no client, first {first}")
-    return train, test or None, meta
-
-
-def _read(path: Path) -> tuple[dict, dict]:
-    """The table {key: list} of a file and the meta that `save` put beside it."""
-    try:
-        if path.suffix == ".json":
-            raw, meta = json.loads(path.read_text()), {}
-        else:
-            with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:
-                raw = {key: file[key].tolist() for key in file.files}
-            meta = json.loads(raw.pop("meta", "{}"))
-        if not isinstance(raw, dict) or not isinstance(meta, dict):
-            raise ValueError("it is not a table {client: indices}")
-    except FileNotFoundError:
-        raise UserError(f"partition file '{path}' does not exist") from None
-    except Exception as error:  # a damaged file makes zipfile, zlib, numpy and json raise anything
-        reason = " ".join(str(error).split())  # on one line
-        raise UserError(f"cannot read '{path}' as npz or json: {reason}") from None
-    return raw, meta
-
-
-def _start(labels: Ints, clients: int, seed: int, alpha: Number = 1) -> RandomState:
-    """Refuse impossible values, which name what is allowed; otherwise the rule's generator."""
-    if not 1 <= clients <= len(labels):
-        raise UserError(f"{clients} clients for {len(labels)} samples: choose 1 to {len(labels)}")
+def _start(
+    labels: ArrayLike, clients: int, seed: int, alpha: float | int = 1
+) -> tuple[np.ndarray, RandomState]:
+    """The labels as an array and the rule's generator; refuses values that no rule takes."""
+    y = np.asarray(labels)
+    if y.ndim != 1 or y.dtype.kind not in "iu":
+        raise UserError(f"labels are {y.dtype} {list(y.shape)}: give integers [n]")
+    if not 1 <= clients <= len(y):
+        raise UserError(f"{clients} clients for {len(y)} samples: choose 1 to {len(y)}")
     if not 0 < alpha < np.inf:
         raise UserError(f"alpha {alpha}: choose a number above 0 (small is skewed, large is iid)")
     if not 0 <= seed < 2**32:
         raise UserError(f"seed {seed}: choose from 0 to {2**32 - 1}")
-    return RandomState(seed)
+    return y, RandomState(seed)
 
 
-def _shares(rng, alpha: Number, clients: int, rows: int) -> np.ndarray:
+def _shares(rng: RandomState, alpha: float | int, clients: int, rows: int) -> np.ndarray:
     shares = rng.dirichlet(np.repeat(alpha, clients), rows)
     if not np.isfinite(shares).all():
         raise UserError(f"alpha {alpha} is so small that every share rounds to 0: use a larger one")

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import http.client
 import io
+import json
 import os
 import shutil
 import tempfile
@@ -15,48 +16,47 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_nc.data import prepared
-from fedjax_nc.data.catalogue import DATASETS, PICTURES
+from fedjax_nc.data.catalogue import DATASETS, find, release_of
 from fedjax_nc.data.progress import track
-from fedjax_nc.errors import UserError, unknown
+from fedjax_nc.errors import UserError, command
 
 _TIMEOUT = 5  # seconds without an answer or without a byte
-_MNIST = "https://storage.googleapis.com/cvdf-datasets/mnist/"
-_CIFAR = "https://www.cs.toronto.edu/~kriz/"
-URLS = {
-    "mnist": [
-        f"{_MNIST}{part}-ubyte.gz"
-        for part in (
-            "train-images-idx3",
-            "train-labels-idx1",
-            "t10k-images-idx3",
-            "t10k-labels-idx1",
-        )
-    ],
-    "cifar10": [f"{_CIFAR}cifar-10-binary.tar.gz"],
-    "cifar100": [f"{_CIFAR}cifar-100-binary.tar.gz"],
-    "tiny_imagenet": ["http://cs231n.stanford.edu/tiny-imagenet-200.zip"],
-    "imdb_reviews": ["https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz"],
-}
 
 
 def prepare(
-    name: str, source: str | None, directory: str | None, official: bool = True, side: int = 224
+    name: str,
+    source: str | None = None,
+    *,
+    directory: str | None = None,
+    official: bool = True,
+    side: int = 224,
 ) -> str:
-    """Prepare one dataset and say what was done; nothing is done twice."""
-    if name not in DATASETS:
-        raise unknown("dataset", name, allowed=DATASETS)
-    if name in PICTURES:
+    """Prepares a dataset, unless that is done or not needed.
+
+    Args:
+      name: of the dataset.
+      source: the official archive, a directory with it or with its files, or ImageNet's directory;
+        by default the release is downloaded.
+      directory: where prepared data is kept; by default TFDS_DATA_DIR, then ~/tensorflow_datasets.
+      official: False leaves out checksums and counts, for small releases in tests.
+      side: of ImageNet's pictures.
+
+    Returns:
+      What was done, in a sentence.
+    """
+    spec = find(name)
+    if spec.subset:
         return _prepare_pictures(name, source, root=prepared.data_dir(directory), side=side)
-    if name not in URLS:
-        return f"{name} needs no preparation: it is {DATASETS[name].source}"
+    if spec.release is None:
+        return f"{name} needs no preparation: it is {spec.source}"
     root = prepared.data_dir(directory)
-    target = root / prepared.LAYOUT[name]
+    target = root / spec.release.layout
     if target.exists():
         prepared.check_shards(name, root, prepared=prepared.inspect(name, root))
         return f"{name} is already prepared in {target}"
     from fedjax_nc.data import sources
 
-    with _workplace(name, root) as folder:
+    with _workplace(name, root / spec.release.tfds_name) as folder:
         if source is None:
             origin = folder / "download"
             _download(name, origin)
@@ -73,17 +73,17 @@ def prepare(
                 f"cannot prepare {name} in {root} ({error}): check the disk, or download it again"
             ) from error
         target.parent.mkdir(parents=True, exist_ok=True)
-        if "plain_text" in target.parts:  # how TFDS finds the only configuration by itself
-            config = root / name / ".config"
+        if default := spec.release.tfds_config:  # how TFDS finds a configuration by itself
+            config = target.parents[1] / ".config"
             config.mkdir(exist_ok=True)
-            (config / "metadata.json").write_text('{"default_config_name": "plain_text"}')
+            (config / "metadata.json").write_text(json.dumps({"default_config_name": default}))
         out.rename(target)
     counts = ", ".join(f"{len(split.labels)} {key}" for key, split in release.splits.items())
     return f"{name} is prepared in {target} ({counts})"
 
 
 def _prepare_pictures(name: str, source: str | None, root: Path, side: int) -> str:
-    """Decode a subset of a local ImageNet, which nobody may download without an account."""
+    """Decodes a subset of a local ImageNet, which nobody may download without an account."""
     from fedjax_nc.data import imagenet
 
     target = root / name / str(side)
@@ -92,12 +92,12 @@ def _prepare_pictures(name: str, source: str | None, root: Path, side: int) -> s
     if source is None:
         raise UserError(
             f"{name} cannot be downloaded: give ImageNet's directory (with train and val), as "
-            f"python experiments/prepare_data.py {name} --from PATH"
+            f"{command('prepare')} {name} --from PATH"
         )
     if side < 1:
         raise UserError(f"--data.side={side}: give a number above zero")
     found = imagenet.find(name, Path(source).expanduser().absolute())
-    with _workplace(name, root) as folder:
+    with _workplace(name, root / name) as folder:
         out = folder / "out"
         out.mkdir()
         try:
@@ -112,16 +112,15 @@ def _prepare_pictures(name: str, source: str | None, root: Path, side: int) -> s
 
 
 @contextmanager
-def _workplace(name: str, root: Path) -> Iterator[Path]:
-    """A locked directory beside the target, gone afterwards; those of killed runs are removed."""
-    parent = root / name
+def _workplace(name: str, parent: Path) -> Iterator[Path]:
+    """Gives a locked directory beside the target, and removes it and those of killed runs."""
     try:
         parent.mkdir(parents=True, exist_ok=True)
         for old in parent.glob(f"{prepared.INCOMPLETE}*"):
             handle = _lock(old)
             if handle is None:
                 raise UserError(
-                    f"another process is preparing {name} in {root}: wait for it to end"
+                    f"another process is preparing {name} in {parent.parent}: wait for it to end"
                 )
             shutil.rmtree(old)
             os.close(handle)
@@ -151,7 +150,7 @@ def _lock(folder: Path) -> int | None:
 
 def _download(name: str, folder: Path) -> None:
     folder.mkdir()
-    for url in URLS[name]:
+    for url in release_of(name).urls:
         try:
             with urllib.request.urlopen(url, timeout=_TIMEOUT) as answer:
                 size = int(answer.headers.get("Content-Length") or 0)
@@ -162,12 +161,12 @@ def _download(name: str, folder: Path) -> None:
         except (OSError, http.client.HTTPException) as error:
             raise UserError(
                 f"cannot download {url} ({getattr(error, 'reason', error)}): fetch it elsewhere, "
-                f"then run: python experiments/prepare_data.py {name} --from PATH"
+                f"then run: {command('prepare')} {name} --from PATH"
             ) from error
 
 
-def write(name: str, release: Any, folder: Path) -> None:
-    """Write a `sources.Source` as TFDS would, in TFDS's own order and file names.
+def write(name: str, source: Any, *, folder: Path) -> None:
+    """Writes a `sources.Source` as TFDS would, in its own order and under its file names.
 
     TFDS encodes images through TensorFlow only when it is given arrays, so it is given png bytes.
     """
@@ -183,29 +182,28 @@ def write(name: str, release: Any, folder: Path) -> None:
     )
 
     tfds.disable_progress_bar()
-    *_, version = parts = prepared.LAYOUT[name].split("/")
-    features = _features(name, release)
+    record, features = release_of(name), _features(name, source)
     info = tfds.core.DatasetInfo(
         builder=dataset_info.DatasetIdentity(
-            name=name,
-            version=tfds.core.Version(version),
+            name=record.tfds_name,
+            version=tfds.core.Version(record.layout.split("/")[-1]),
             data_dir=str(folder),
             module_name=__name__,
-            config_name=parts[1] if len(parts) == 3 else None,
+            config_name=record.tfds_config,
         ),
         description=f"{name}, from the official release, written by fedjax_nc.",
         features=features,
         supervised_keys=("text" if DATASETS[name].is_text else "image", "label"),
-        homepage=URLS[name][0],
+        homepage=record.urls[0],
     )
     kind = file_adapters.FileFormat.ARRAY_RECORD
     info.set_file_format(kind)
     serializer = example_serializer.ExampleSerializer(features.get_serialized_info())
     written = []
-    for split, (labels, examples) in release.splits.items():
+    for split, (labels, examples) in source.splits.items():
         template = naming.ShardedFileTemplate(
             data_dir=epath.Path(folder),
-            dataset_name=name,
+            dataset_name=record.tfds_name,
             split=split,
             filetype_suffix=kind.file_suffix,
         )
@@ -226,24 +224,24 @@ def write(name: str, release: Any, folder: Path) -> None:
     info.write_to_directory(folder)
 
 
-def _features(name: str, release: Any) -> Any:
+def _features(name: str, source: Any) -> Any:
     import tensorflow_datasets as tfds
 
     spec, features = DATASETS[name], {}
-    for key, names in release.names.items():
+    for key, names in source.names.items():
         count = None if names else 20 if key == "coarse_label" else spec.classes
         features[key] = tfds.features.ClassLabel(num_classes=count, names=names)
     if spec.is_text:
         features["text"] = tfds.features.Text()
     else:
         features["image"] = tfds.features.Image(shape=spec.shape)
-        if name != "mnist":
+        if source.ids:
             features["id"] = tfds.features.Text()
     return tfds.features.FeaturesDict(features)
 
 
 def encode_png(pixels: Any) -> bytes:
-    """A picture as png: at this level 2 % larger than the smallest, and a tenth faster."""
+    """Encodes a picture as png, at a level 2 % larger than the smallest and a tenth faster."""
     from PIL import Image
 
     stream = io.BytesIO()
@@ -251,16 +249,16 @@ def encode_png(pixels: Any) -> bytes:
     return stream.getvalue()
 
 
-def read_back(name: str, release: Any, folder: Path) -> None:
-    """Read every written example and compare pixels, text and labels with the release."""
-    from fedjax_nc.data.datasets import decode_image, records
+def read_back(name: str, source: Any, *, folder: Path) -> None:
+    """Reads every written example and compares pixels, text and labels with the release."""
+    from fedjax_nc.data.decode import decode_image, records
 
     def digest(example: dict[str, Any], content: bytes) -> bytes:
-        labels = [example[key] for key in release.names]
+        labels = [example[key] for key in source.names]
         return hashlib.blake2b(repr(labels).encode() + content, digest_size=16).digest()
 
     feature, shape = "text" if DATASETS[name].is_text else "image", DATASETS[name].shape
-    for split, (_, examples) in release.splits.items():
+    for split, (_, examples) in source.splits.items():
         given, arrays = Counter(), False
         for _, example in examples():
             arrays = not isinstance(example[feature], bytes)

@@ -6,18 +6,9 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from fedjax_nc.data.catalogue import DATASETS
-from fedjax_nc.errors import UserError, unknown
+from fedjax_nc.data.catalogue import DATASETS, release_of
+from fedjax_nc.errors import UserError, command
 
-# The names and versions of the TFDS catalogue, so that other TFDS programs find them too.
-LAYOUT = {
-    "mnist": "mnist/3.0.1",
-    "cifar10": "cifar10/3.0.2",
-    "cifar100": "cifar100/3.0.2",
-    "tiny_imagenet": "tiny_imagenet/1.0.0",
-    "imdb_reviews": "imdb_reviews/plain_text/1.0.0",
-}
-SPLITS = {name: ("train", "test") for name in LAYOUT} | {"tiny_imagenet": ("train", "validation")}
 INCOMPLETE = "incomplete."  # how the directory of a preparation under way begins
 
 
@@ -30,25 +21,26 @@ class Prepared(NamedTuple):
 
 
 def data_dir(directory: str | None) -> Path:
-    """The data directory: as given, else $TFDS_DATA_DIR, else ~/tensorflow_datasets."""
+    """Returns the data directory: as given, else $TFDS_DATA_DIR, else ~/tensorflow_datasets."""
     chosen = directory or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets"
     return Path(chosen).expanduser().absolute()
 
 
 def remedy(name: str, root: Path) -> str:
-    """The command that prepares a dataset."""
-    return f"run: python experiments/prepare_data.py {name} --data.dir {root}"
+    """Returns the command that prepares a dataset, as an advice."""
+    return f"run: {command('prepare')} {name} --data.dir {root}"
 
 
 def held(root: Path) -> list[str]:
-    """The names of the prepared datasets below a data directory."""
+    """Returns the names of the prepared datasets below a data directory."""
     found = [*root.glob("*/*/dataset_info.json"), *root.glob("*/*/*/dataset_info.json")]
     return sorted({path.relative_to(root).parts[0] for path in found})
 
 
 def _inside(root: Path) -> tuple[str, Path] | None:
     """The dataset whose own directory was given, with the data directory above it."""
-    for name, below in LAYOUT.items():
+    layouts = {spec.name: spec.release.layout for spec in DATASETS.values() if spec.release}
+    for name, below in layouts.items():
         for above in list(root.parents)[: below.count("/") + 1]:
             path = above / below
             if (path / "dataset_info.json").exists() and root in (path, *path.parents):
@@ -67,19 +59,20 @@ def _json(path: Path, broken: str) -> dict:
 
 
 def locate(name: str, root: Path) -> Path:
-    """The directory of a dataset, or an error that says what the data directory holds instead."""
-    if name not in LAYOUT:
-        raise unknown("prepared dataset", name, allowed=LAYOUT)
+    """Returns the directory of a dataset, or says what the data directory holds instead."""
+    release = release_of(name)
     if not root.is_dir():
         raise UserError(f"data directory {root} does not exist: {remedy(name, root)}")
-    path = root / LAYOUT[name]
+    path = root / release.layout
     if path.is_dir():
         return path
     if inside := _inside(root):
         key, above = inside
         advice = f"use --data.dir {above}" if key == name else remedy(name, above)
         raise UserError(f"{root} is the directory of {key}, not a data directory: {advice}")
-    if any((root / name).glob("**/*incomplete*")):  # ours, or the kind TFDS itself leaves
+    if any(
+        (root / release.tfds_name).glob("**/*incomplete*")
+    ):  # ours, or the kind TFDS itself leaves
         raise UserError(
             f"{name} in {root} is half-prepared (the preparation was interrupted, or still "
             f"runs): {remedy(name, root)}"
@@ -89,9 +82,9 @@ def locate(name: str, root: Path) -> Path:
     raise UserError(f"no {name} in data directory {root} ({holds}): {remedy(name, root)}")
 
 
-def _same_dataset(name: str, path: Path, info: dict, features: dict) -> str | None:
+def _same_dataset(name: str, info: dict, features: dict) -> str | None:
     """What shows that the directory belongs to another dataset, if anything does."""
-    if info.get("name") != name:
+    if info.get("name") != release_of(name).tfds_name:
         return f"dataset_info.json says '{info.get('name')}'"
     spec, named = DATASETS[name], features.get("featuresDict", {}).get("features", {})
     classes = int(named.get("label", {}).get("classLabel", {}).get("numClasses", 0))
@@ -105,13 +98,13 @@ def _same_dataset(name: str, path: Path, info: dict, features: dict) -> str | No
 
 
 def inspect(name: str, root: Path) -> Prepared:
-    """Find a dataset and check it from its file list alone: cheap enough for every start."""
-    path = locate(name, root)
+    """Finds a dataset and checks it from its file list alone: cheap enough for every start."""
+    path, release = locate(name, root), release_of(name)
     again = f"delete {path}, then {remedy(name, root)}"
     broken = f"{path} is half-prepared ({{}}): {again}"
     info = _json(path / "dataset_info.json", broken)
     features = _json(path / "features.json", broken)
-    if other := _same_dataset(name, path, info=info, features=features):
+    if other := _same_dataset(name, info, features=features):
         raise UserError(f"{path} is not {name} ({other}): {again}")
     if info.get("fileFormat") != "array_record":
         raise UserError(
@@ -123,7 +116,7 @@ def inspect(name: str, root: Path) -> Prepared:
         key: [int(n) for n in split.get("shardLengths", [])] for key, split in splits.items()
     }
     shards, identity = {}, [name, str(path), json.dumps(lengths)]
-    for split in SPLITS[name]:
+    for split in release.splits:
         if not sum(lengths.get(split, [])):
             raise UserError(broken.format(f"no examples in split '{split}'"))
         shards[split] = {}
@@ -131,7 +124,7 @@ def inspect(name: str, root: Path) -> Prepared:
             of = f"{index:05d}-of-{len(lengths[split]):05d}"
             template = splits[split].get("filepathTemplate", "")
             ending = f"{index:05d}" if "SHARD_INDEX" in template else of
-            file = path / f"{name}-{split}.array_record-{ending}"
+            file = path / f"{release.tfds_name}-{split}.array_record-{ending}"
             if not file.is_file() or not file.stat().st_size:
                 raise UserError(broken.format(f"{file.name} is missing or empty"))
             shards[split][file.name] = length
@@ -141,8 +134,8 @@ def inspect(name: str, root: Path) -> Prepared:
     )
 
 
-def check_shards(name: str, root: Path, prepared: Prepared) -> None:
-    """Ask every shard file how many examples it holds: a cut file says fewer."""
+def check_shards(name: str, root: Path, *, prepared: Prepared) -> None:
+    """Asks every shard file how many examples it holds; one that was cut says fewer."""
     from array_record.python.array_record_module import ArrayRecordReader
 
     for files in prepared.shards.values():

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def track(items: Iterable[Any], total: int, label: str) -> Iterator[Any]:
-    """Yield the items while showing on stderr how many of `total` have passed."""
+    """Yields the items and shows on stderr how many of `total` have passed."""
     if sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import track as bar

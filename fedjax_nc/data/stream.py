@@ -1,8 +1,8 @@
 """Examples that stay on the host: the devices get those of a round's clients, a round ahead.
 
-A piece looks like the data of a run that fits the device: its pool holds the examples somebody
-needs, padded to a fixed number, and its tables number them anew. So whoever computes on it computes
-the same, bit for bit.
+What is sent looks like the data of a run that fits the device: its pool holds the examples that
+somebody needs, padded to a fixed number, and its tables have indices into that pool. So a round
+computes the same on it, bit for bit.
 """
 
 import itertools
@@ -22,13 +22,13 @@ class Host(NamedTuple):
     """All examples in host memory or on disk: training ones first, official test ones behind."""
 
     train_x: np.ndarray
-    kept: np.ndarray  # the numbers of those that the run has
+    kept: np.ndarray  # indices of the training examples that the run has
     test_x: np.ndarray
     y: np.ndarray
 
     @property
     def num_bytes(self) -> int:
-        """Of the examples."""
+        """The size of all examples of the run."""
         return len(self.y) * self.test_x[:1].nbytes
 
 
@@ -42,11 +42,12 @@ class Rows(NamedTuple):
 class Feed(NamedTuple):
     """Where rounds and tests get their data.
 
-    clients: (groups of clients, tests=False) -> for each group the data with its training examples,
-             and with its test examples if they are asked for
-    tests:   () -> all test examples, in pieces; a row goes on where the piece before left it
-    sizes:   how many training examples each client has; of several seeds, their sum
-    at_once: how many clients' examples there is room for
+    clients: (groups of clients, tests=False) -> an iterator of the data of each group: its training
+             examples, and its test examples if they are asked for
+    tests:   () -> an iterator of pieces of all test examples; a row that does not fit into a piece
+             goes on in the next
+    sizes:   the number of training examples of each client, summed over seeds
+    at_once: the number of clients whose examples there is room for
     """
 
     clients: Callable[..., Iterator[FederatedData]]
@@ -56,15 +57,15 @@ class Feed(NamedTuple):
 
 
 class Tests(NamedTuple):
-    """Test examples, and the numbers of the rows that they belong to."""
+    """A piece of the test examples."""
 
     data: FederatedData
-    clients: Any
-    official: Any
+    clients: Any  # the client that each row of `data.client_test` belongs to
+    official: Any  # the row of the official test set that each row of `data.test` belongs to
 
 
 def on_device(data: FederatedData) -> Feed:
-    """Everything is there already."""
+    """Returns the feed of data that is on the device already."""
     clients, official = (np.arange(t.index.shape[-2]) for t in (data.client_test, data.test))
     sizes = np.asarray(data.train.size).reshape(-1, len(clients)).sum(0)
     return Feed(
@@ -76,12 +77,16 @@ def on_device(data: FederatedData) -> Feed:
 
 
 def from_host(
-    host: Host, data: FederatedData, participants: int, batch_size: int, sharding: Any
+    host: Host, data: FederatedData, *, participants: int, batch_size: int, sharding: Any
 ) -> Feed:
-    """Pieces no larger than a round's, of which one is used while the next is fetched.
+    """Returns the feed of examples on the host: one piece is used while the next is fetched.
 
-    `data` has the tables of the whole; `batch_size` is the evaluation's, between whose batches a
-    row may be cut.
+    Args:
+      host: the examples.
+      data: the tables of all clients; its pool is not read.
+      participants: clients of a round, whose examples a piece has room for.
+      batch_size: of evaluation; a row of tests is cut between its batches.
+      sharding: where pieces are put.
     """
     train, client_test, test = (
         Rows(*map(np.asarray, t)) for t in (data.train, data.client_test, data.test)
@@ -96,52 +101,69 @@ def from_host(
         return jax.device_put(made, sharding)
 
     def clients(groups: Iterable[np.ndarray], tests: bool = False) -> Iterator[FederatedData]:
-        def one(group: np.ndarray) -> FederatedData:
+        def send_group(group: np.ndarray) -> FederatedData:
             mine = _only(client_test, group if tests else [])
             sizes = train.size + client_test.size if tests else train.size
             most = room(sizes, len(group))
             return send(most, _only(train, group), mine, _only(test, []))
 
-        return ahead(one, groups)
+        return ahead(send_group, groups)
 
     def pieces() -> Iterator[Tests]:
         most = max(room(train.size, participants), batch_size)
 
-        def one(piece: list[tuple[Rows, np.ndarray]]) -> Tests:
+        def send_piece(piece: list[tuple[Rows, np.ndarray]]) -> Tests:
             (clients, official), rows = zip(*piece, strict=True)
             return Tests(send(most + batch_size, _only(train, []), clients, official), *rows)
 
-        return ahead(one, cut((client_test, test), batch_size, most=most))
+        return ahead(send_piece, cut((client_test, test), batch_size, most=most))
 
     return Feed(clients, pieces, sizes=train.size, at_once=participants)
 
 
 def room(sizes: np.ndarray, clients: int) -> int:
-    """For the examples of so many clients, whichever they are."""
+    """Returns the number of examples of the largest clients, which is enough for any others."""
     return max(1, int(np.sort(sizes)[::-1][:clients].sum()))
 
 
-def gather(host: Host, room: int, tables: Sequence[Rows]) -> tuple[Any, Any, list[Any]]:
-    """The examples that tables name with their labels, and the tables with the new numbers."""
-    numbers = np.unique(np.concatenate([t.index[t.index != NOBODY] for t in tables]))
+def gather(host: Host, room: int, *, tables: Sequence[Rows]) -> tuple[Any, Any, list[Any]]:
+    """Reads the examples that tables have indices of.
+
+    Args:
+      host: the examples.
+      room: the number of examples that are returned, the last of them zero.
+      tables: rows of indices, with NOBODY where no example is wanted.
+
+    Returns:
+      The examples, their labels, and the tables with indices into these examples.
+    """
+    indices = np.unique(np.concatenate([t.index[t.index != NOBODY] for t in tables]))
     x = _aligned((room, *host.test_x.shape[1:]), host.test_x.dtype)
     y = np.zeros(room, np.int32)
-    y[: len(numbers)] = host.y[numbers]
-    known = np.searchsorted(numbers, len(host.kept))
-    _read(host.train_x, host.kept[numbers[:known]], out=x[:known])
-    _read(host.test_x, numbers[known:] - len(host.kept), out=x[known : len(numbers)])
-    x[len(numbers) :] = 0
-    index = [np.where(t.index == NOBODY, 0, np.searchsorted(numbers, t.index)) for t in tables]
+    y[: len(indices)] = host.y[indices]
+    known = np.searchsorted(indices, len(host.kept))
+    _read(host.train_x, host.kept[indices[:known]], out=x[:known])
+    _read(host.test_x, indices[known:] - len(host.kept), out=x[known : len(indices)])
+    x[len(indices) :] = 0
+    index = [np.where(t.index == NOBODY, 0, np.searchsorted(indices, t.index)) for t in tables]
     return x, y, [Rows(i.astype(np.int32), t.size) for i, t in zip(index, tables, strict=True)]
 
 
 def cut(
-    tables: Sequence[Rows], batch_size: int, most: int
+    tables: Sequence[Rows], batch_size: int, *, most: int
 ) -> Iterator[list[tuple[Rows, np.ndarray]]]:
-    """The tables batch by batch, about `most` examples at a time, with the rows of each piece.
+    """Cuts tables into pieces of whole batches.
 
-    First batches of all rows come first, so that every piece has work for all devices. Pieces have
-    equally many rows; what fills them up has a number that no row has, and no examples.
+    The first batches of all rows come first, so that every piece has work for all devices. Pieces
+    have equally many rows; those that fill a piece up are empty and belong to no row of the table.
+
+    Args:
+      tables: rows of indices.
+      batch_size: examples of a batch.
+      most: examples of a piece, up to a batch.
+
+    Yields:
+      For each table its part of the piece, and the row of the table that each of its rows is from.
     """
     batches = np.array(
         [
@@ -174,7 +196,7 @@ def cut(
 
 
 def ahead(make: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    """make(item) of each; the next one is made in a thread while the caller has this one."""
+    """Yields make(item) of each item; a thread makes the next while the caller has this one."""
     with ThreadPoolExecutor(1) as thread:
         waiting = None
         for item in items:
@@ -187,7 +209,10 @@ def ahead(make: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
 
 
 def _only(table: Rows, rows: Any) -> Rows:
-    """A table of the same shape with these rows alone, and all sizes; none of them for no rows."""
+    """A table of the same shape in which other rows than these have no examples.
+
+    Sizes stay, so that a client knows its own; without any rows they are zero.
+    """
     index = np.full_like(table.index, NOBODY)
     if not len(rows):
         return Rows(index, np.zeros_like(table.size))
@@ -197,24 +222,24 @@ def _only(table: Rows, rows: Any) -> Rows:
 
 
 def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array that all devices of a CPU read where it is; any other would be copied for each."""
+    """Makes an array that all devices of a CPU read in place; others are copied for each device."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.empty(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def _read(x: np.ndarray, numbers: np.ndarray, out: np.ndarray) -> None:
-    """Rows of an array.
+def _read(x: np.ndarray, indices: np.ndarray, out: np.ndarray) -> None:
+    """Reads rows of an array in memory or in a file into `out`.
 
     A file is read, not mapped: with a row the system maps what is around it, up to the whole file,
     and counts it as this process's memory.
     """
     if not isinstance(x, np.memmap):
-        np.take(x, numbers, axis=0, out=out, mode="clip")  # other modes take a copy of `out` first
+        np.take(x, indices, axis=0, out=out, mode="clip")  # other modes take a copy of `out` first
         return
     with open(str(x.filename), "rb") as file:
-        for number, row in zip(numbers, out, strict=True):
-            file.seek(x.offset + int(number) * row.nbytes)
+        for index, row in zip(indices, out, strict=True):
+            file.seek(x.offset + int(index) * row.nbytes)
             if file.readinto(row) != row.nbytes:
-                raise OSError(f"{x.filename} ends before example {number}")
+                raise OSError(f"{x.filename} ends before example {index}")

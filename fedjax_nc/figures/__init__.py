@@ -1,1 +1,1 @@
-"""Figures of the studies of a run, and the page that holds them; they know numbers only."""
+"""Figures of runs and of their studies, and the page that holds them; they know numbers only."""

@@ -1,29 +1,31 @@
-"""Clients' models on the classes they hold and on those they lack (FedDr+, figures 2, 4 and 5)."""
+"""Clients' models on the classes they have observed and on others (FedDr+, figures 2, 4, 5)."""
 
 import numpy as np
 
 from fedjax_nc.figures.canvas import (
     Drawn,
     Mark,
+    as_array,
     colours,
     curve,
     grid,
     legend,
     name_rows,
-    numbers,
     panels,
+    plain,
     present,
 )
 
 SIDES = ("observed", "unobserved")
+# labels of panels and of the table's rows
 CLASSIFIER = {
-    "cosine": "cosine of feature\nand class vector",
-    "gap": "alignment gap: cosine after\nminus before local training",
+    "cosine": "cosine of feature and class vector",
+    "gap": "alignment gap: cosine after minus before local training",
 }
 FEATURES = {
-    "distance": "distance of features from\nthe global model's",
-    "relative": "the same over the\nfeature's length",
-    "angle": "angle to the global\nmodel's features, degrees",
+    "distance": "distance from the global model's features",
+    "relative": "relative distance: over the length of the global model's features",
+    "angle": "angle to the global model's features, degrees",
 }
 MARKS = [
     Mark("observed classes", {"facecolor": "0.5", "edgecolor": "0.3"}),
@@ -32,22 +34,24 @@ MARKS = [
 
 
 def draw(runs: dict[str, dict]) -> list[Drawn]:
-    """Boxes over clients, and curves over rounds where they were tracked."""
+    """Draws boxes over clients, and curves over rounds where they were tracked."""
     shades, runs = colours(runs), present(runs)
     tracked = {label: study for label, study in runs.items() if study.get("tracked")}
     drawn = []
     if runs:
         caption = (
-            "How well features of clients' models point to their class vector after local "
-            "training, and how much was gained or lost by it. Boxes are quartiles over clients, "
-            "dots clients. Outlined boxes far left of the filled ones and gaps below zero: classes "
-            "a client lacks are forgotten. Answers FedDr+, figures 2 and 5."
+            "How well features of clients' models point to their class vectors after local "
+            "training, and how much the training has gained or lost. Boxes are quartiles over "
+            "clients, each dot is a client. Where outlined boxes lie far left of the filled ones "
+            "and gaps are below zero, clients forget the classes they lack. Compare FedDr+, "
+            "figures 2 and 5."
         )
         drawn.append(Drawn("alignment", _boxes(runs, shades, measures=CLASSIFIER), caption=caption))
         caption = (
-            "How far local training moves the features of test images from where the global model "
-            "has them: absolute, relative and as an angle. Feature distillation should shorten "
-            "all of them, most of all on unobserved classes. Answers FedDr+, figure 4."
+            "How far local training moves the features of test images away from the global "
+            "model's: as a distance, relative to their length, and as an angle. Feature "
+            "distillation should shorten all three, most of all on unobserved classes. Compare "
+            "FedDr+, figure 4."
         )
         drawn.append(
             Drawn("alignment_drift", _boxes(runs, shades, measures=FEATURES), caption=caption)
@@ -56,11 +60,12 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
 
 
 def _boxes(runs: dict[str, dict], shades: dict[str, str], measures: dict[str, str]):
+    """Draws a panel per measure: a filled and an outlined box for each run."""
     figure, axes = panels(1, len(measures), height=1.2 + 0.6 * len(runs), sharey=True)
     for axis, (key, meaning) in zip(axes, measures.items(), strict=True):
         for i, (label, study) in enumerate(runs.items()):
             for j, side in enumerate(SIDES):
-                values = numbers((study.get(side) or {}).get(key))
+                values = as_array((study.get(side) or {}).get(key))
                 values = values[np.isfinite(values)]
                 if not values.size:
                     continue
@@ -92,13 +97,14 @@ def _boxes(runs: dict[str, dict], shades: dict[str, str], measures: dict[str, st
                     markeredgewidth=0.2,
                 )
         name_rows(axis, list(runs))
-        axis.set_xlabel(meaning, fontsize=9)
+        axis.set_xlabel(plain(meaning, 30), fontsize=9)
         axis.locator_params(axis="x", nbins=5)
     legend(figure, {}, marks=MARKS)
     return figure
 
 
 def _curves(runs: dict[str, dict], shades: dict[str, str]) -> list[Drawn]:
+    """Draws a panel per tracked measure."""
     seen = {key for study in runs.values() for row in study["tracked"] for key in row}
     keys = {
         key: meaning
@@ -115,11 +121,11 @@ def _curves(runs: dict[str, dict], shades: dict[str, str]) -> list[Drawn]:
                 curve(
                     axis, study["tracked"], key=f"{side}_{key}", colour=shades[label], dashed=dashed
                 )
-        axis.set_ylabel(meaning, fontsize=8)
+        axis.set_ylabel(plain(meaning, 30), fontsize=8)
     marks = [Mark("observed classes", {}), Mark("unobserved classes", {"linestyle": "--"})]
     legend(figure, {label: shades[label] for label in runs}, marks=marks)
     caption = (
-        "The same, mean over the round's clients, over rounds. A dashed curve that falls away "
-        "from its solid one is forgetting. Answers FedDr+, figures 2, 4 and 5."
+        "The same measures over rounds, as means over some clients. A dashed curve that falls away "
+        "from its solid one shows forgetting. Compare FedDr+, figures 2, 4 and 5."
     )
     return [Drawn("alignment_rounds", figure, caption=caption)]

@@ -8,9 +8,9 @@ from fedjax_nc.figures.canvas import (
     COLOURS,
     WIDTH,
     Drawn,
+    as_array,
     colour_bar,
     heat,
-    numbers,
     panels,
     plain,
     present,
@@ -22,11 +22,11 @@ from fedjax_nc.figures.canvas import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-KINDS = {"classifiers": "classifiers", "prototypes": "class means"}
+KINDS = {"classifiers": "classifiers", "prototypes": "class means"}  # labels, also of the table
 
 
 def draw(runs: dict[str, dict]) -> list[Drawn]:
-    """Cosines of clients' classifiers and of their class means, pair by pair."""
+    """Draws the cosines of clients' classifiers and of their class means, pair by pair."""
     from matplotlib.colors import Normalize
 
     runs = present(runs)
@@ -43,29 +43,30 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
             axis.set_title(f"{plain(label)}\n{name}, mean {show(mean, digits=3)}", fontsize=8)
     colour_bar(figure, scale, label="cosine")
     caption = (
-        "Cosine of the classifiers, and of the class means of features, of every two clients after "
-        "local training; the mean leaves the diagonal out. Dark means that clients have gone "
-        "different ways: under skew learned classifiers do, a fixed ETF is one by construction "
-        "and shows what features do alone. Answers FedETF, figure 1, third column."
+        "Cosines between the classifiers of every two clients after local training, and between "
+        "their class means of features; the mean leaves the diagonal out. Dark cells are clients "
+        "that have moved in different directions. Under label skew, learned classifiers do; a "
+        "fixed ETF is the same for all clients, so that only features differ. Compare FedETF, "
+        "figure 1, third column."
     )
     return [Drawn("bias", figure, caption=caption)]
 
 
 def _pairs(matrix: Any) -> np.ndarray:
-    """The entries off the diagonal."""
-    values = numbers(matrix)
+    """Returns the entries off the diagonal."""
+    values = as_array(matrix)
     return values[~np.eye(len(values), dtype=bool)]
 
 
 def labels(counts: Any, title: str) -> "Figure":
-    """Who holds what: a bubble for each client and class, its area the number of examples."""
-    counts = numbers(counts)
+    """Draws a bubble for each client and class, its area the number of examples."""
+    counts = as_array(counts)
     clients, classes = counts.shape
     width = float(np.clip(1.8 + 0.28 * clients, 5.0, WIDTH))
     height = float(np.clip(1.6 + 0.22 * classes, 3.2, 8.0))
     figure, (axis,) = panels(1, 1, height=height, width=width)
     most = max(float(np.nanmax(counts, initial=0)), 1.0)
-    # points across a cell; where cells are small the few largest overlap, so that others show
+    # points across a cell; in small cells the few largest overlap, so that the others can be seen
     cell = min((width - 1.6) * 72 / clients, (height - 1.0) * 72 / classes)
     largest = max(cell, 16.0) ** 2
     held = np.argwhere(np.nan_to_num(counts) > 0)

@@ -1,4 +1,4 @@
-"""What all figures share: a run's colour, panels, bars, curves, heat maps, files."""
+"""What all figures share: colours of runs, panels, bars, curves, heat maps, files."""
 
 import math
 import textwrap
@@ -11,13 +11,13 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which colour-blind readers tell apart; yellow is too faint on white
+# Okabe and Ito's colours, which colour-blind readers tell apart, without yellow, faint on white
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 # SVG files are the same bytes for the same numbers, and keep their text as text
 SVG: Any = {"svg.hashsalt": "fedjax_nc", "svg.fonttype": "none"}
 HATCHED: Any = {"alpha": 0.4, "hatch": "////", "edgecolor": "white", "linewidth": 0}
 WIDTH = 9.6  # inches, as wide as the report
-DOTS = 110  # in an inch
+DOTS = 110  # per inch
 
 
 class Drawn(NamedTuple):
@@ -36,38 +36,38 @@ class Mark(NamedTuple):
 
 
 def save(drawn: Sequence[Drawn], folder: Path) -> None:
-    """Write every figure as PNG and as SVG."""
+    """Writes every figure as PNG and as SVG."""
     import matplotlib
 
     folder.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(SVG):
-        for one in drawn:
-            one.figure.savefig(folder / f"{one.name}.png", dpi=DOTS)
-            one.figure.savefig(folder / f"{one.name}.svg", dpi=DOTS, metadata={"Date": None})
+        for name, figure, _ in drawn:
+            figure.savefig(folder / f"{name}.png", dpi=DOTS)
+            figure.savefig(folder / f"{name}.svg", dpi=DOTS, metadata={"Date": None})
 
 
 def colours(runs: dict[str, dict]) -> dict[str, str]:
-    """A run's colour is its place; a run without this study is an empty dict and keeps its own."""
+    """Returns each run's colour, by its place; a run without results, {}, has a colour too."""
     return {label: COLOURS[i % len(COLOURS)] for i, label in enumerate(runs)}
 
 
 def present(runs: dict[str, dict]) -> dict[str, dict]:
-    """The runs that have the study."""
+    """Returns the runs that have results."""
     return {label: study for label, study in runs.items() if study}
 
 
-def numbers(values: Any) -> np.ndarray:
-    """JSON numbers as an array; None becomes NaN, which matplotlib leaves out."""
+def as_array(values: Any) -> np.ndarray:
+    """Converts JSON's numbers to an array; None becomes NaN, which matplotlib leaves out."""
     return np.array([] if values is None else values, dtype=float)
 
 
-def number(value: float | int | None) -> float:
-    """One JSON number; None becomes NaN."""
+def as_float(value: float | int | None) -> float:
+    """Converts one of JSON's numbers; None becomes NaN."""
     return math.nan if value is None else float(value)
 
 
 def show(value: float | int | None, error: float | int | None = None, *, digits: int = 4) -> str:
-    """A number for people, with as many digits as its error allows; a dash for none."""
+    """Writes a number for people, with as many digits as its error allows; a dash for none."""
     if value is None or math.isnan(value):
         return "-"
     if error is not None and not math.isnan(error):
@@ -82,21 +82,22 @@ def show(value: float | int | None, error: float | int | None = None, *, digits:
 
 
 def _exponent(value: float) -> int:
+    """Returns the power of ten of the first digit."""
     return math.floor(math.log10(abs(value)))
 
 
 def plain(label: str, width: int = 26) -> str:
-    """A run's label in lines; a dollar is a dollar and starts no formula."""
+    """Breaks a label into lines; a dollar in it is a dollar and starts no formula."""
     return textwrap.fill(label, width).replace("$", r"\$")
 
 
 def panels(
     rows: int, columns: int, height: float, *, width: float = WIDTH, **options: Any
 ) -> "tuple[Figure, list[Any]]":
-    """A figure of rows of panels, and its axes in reading order."""
-    from matplotlib.figure import Figure
+    """Makes a figure of rows of panels; returns it and its axes in reading order."""
+    from fedjax_nc.figures.picture import Picture
 
-    figure = Figure(figsize=(width, rows * height), layout="constrained")
+    figure = Picture(figsize=(width, rows * height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, list(axes.flat)
 
@@ -104,7 +105,7 @@ def panels(
 def grid(
     count: int, columns: int, height: float, *, width: float = 3.2, **options: Any
 ) -> "tuple[Figure, list[Any]]":
-    """`count` panels side by side, `columns` at most in a row."""
+    """Makes a figure of `count` panels, at most `columns` in a row; returns it and its axes."""
     columns = min(count, columns)
     height *= 1.2 if count == 1 else 1.0
     whole = max(columns * width, 4.5)
@@ -117,7 +118,7 @@ def grid(
 
 
 def legend(figure: "Figure", runs: dict[str, str], marks: Sequence[Mark] = ()) -> None:
-    """One legend below all panels: runs by colour, then what else is drawn."""
+    """Puts one legend below all panels: runs by colour, then what else is drawn."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], color=c, linewidth=2.5, label=plain(k, 40)) for k, c in runs.items()]
@@ -132,6 +133,7 @@ def legend(figure: "Figure", runs: dict[str, str], marks: Sequence[Mark] = ()) -
 
 
 def _handle(mark: Mark) -> Any:
+    """Returns what stands before a mark's label in the legend."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -141,7 +143,7 @@ def _handle(mark: Mark) -> Any:
 
 
 def bar_marks(first: str, second: str) -> list[Mark]:
-    """Legend of `bars` with two series."""
+    """Returns the legend of `bars` with two series."""
     return [
         Mark(first, {"facecolor": "0.3"}),
         Mark(second, {"facecolor": "0.3", **HATCHED}),
@@ -154,7 +156,7 @@ def bars(
     shades: dict[str, str],
     errors: dict[str, float] | None = None,
 ) -> None:
-    """Horizontal bars with their values: a group for each run, the second series hatched."""
+    """Draws horizontal bars with their values: a group per run, the second series hatched."""
     thick = 0.8 / len(series)
     for j, values in enumerate(series):
         for i, label in enumerate(values):
@@ -185,11 +187,12 @@ def bars(
 
 
 def _negative(series: Sequence[dict[str, float]]) -> bool:
+    """Returns whether any bar points to the left."""
     return any(value < 0 for values in series for value in values.values())
 
 
 def name_rows(axis: Any, labels: list[str]) -> None:
-    """Runs down the y axis, the first on top."""
+    """Names the runs along the y axis, the first on top."""
     axis.set_yticks(range(len(labels)), [plain(label, 20) for label in labels], fontsize=8)
     axis.set_ylim(len(labels) - 0.45, -0.55)
     axis.tick_params(axis="y", length=0)
@@ -198,9 +201,9 @@ def name_rows(axis: Any, labels: list[str]) -> None:
 
 
 def curve(axis: Any, rows: list[dict], key: str, colour: str, dashed: bool = False) -> None:
-    """A number of `tracked` against the round."""
-    x = numbers([row.get("round") for row in rows])
-    y = numbers([row.get(key) for row in rows])
+    """Draws one of the tracked values against the round."""
+    x = as_array([row.get("round") for row in rows])
+    y = as_array([row.get(key) for row in rows])
     axis.plot(
         x,
         y,
@@ -215,7 +218,12 @@ def curve(axis: Any, rows: list[dict], key: str, colour: str, dashed: bool = Fal
 
 
 def square_pairs(count: int, names: Sequence[Any]) -> "tuple[Figure, list[tuple[Any, Any]]]":
-    """Two square panels for each of `count` runs, two runs in a row, with room for the names."""
+    """Makes two square panels for each of `count` runs, two runs in a row.
+
+    Args:
+      count: of runs.
+      names: of rows and columns, which need room.
+    """
     across = min(2, count)
     height = (2.4 if across == 2 else 4.2) + 0.05 * max(len(str(name)) for name in names)
     figure, axes = panels(math.ceil(count / across), 2 * across, height=height)
@@ -226,8 +234,8 @@ def square_pairs(count: int, names: Sequence[Any]) -> "tuple[Figure, list[tuple[
 
 
 def heat(axis: Any, matrix: Any, names: Sequence[Any], what: str, scale: Any) -> None:
-    """A square matrix by colour; a dozen of its rows and columns are named."""
-    axis.imshow(numbers(matrix), norm=scale, cmap="viridis")
+    """Draws a square matrix by colour; a dozen of its rows and columns are named."""
+    axis.imshow(as_array(matrix), norm=scale, cmap="viridis")
     shown = range(0, len(names), math.ceil(len(names) / 12))
     axis.set_xticks(shown, [plain(str(names[i])) for i in shown], rotation=90, fontsize=7)
     axis.set_yticks(shown, [plain(str(names[i])) for i in shown], fontsize=7)
@@ -236,7 +244,7 @@ def heat(axis: Any, matrix: Any, names: Sequence[Any], what: str, scale: Any) ->
 
 
 def colour_bar(figure: "Figure", scale: Any, label: str, colours: str = "viridis") -> None:
-    """One scale for all panels, at the right."""
+    """Adds one colour scale for all panels, at the right."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LogNorm
     from matplotlib.ticker import LogLocator, NullFormatter
@@ -252,7 +260,7 @@ def colour_bar(figure: "Figure", scale: Any, label: str, colours: str = "viridis
 
 
 def span(values: Sequence[Any]) -> tuple[float, float]:
-    """Smallest and largest finite number of all the arrays."""
-    flat = np.concatenate([numbers(v).ravel() for v in values] or [np.zeros(0)])
+    """Returns the smallest and the largest finite number of all arrays; 0 and 1 without any."""
+    flat = np.concatenate([as_array(v).ravel() for v in values] or [np.zeros(0)])
     flat = flat[np.isfinite(flat)]
     return (float(flat.min()), float(flat.max())) if flat.size else (0.0, 1.0)

@@ -1,35 +1,36 @@
-"""Neural collapse: how near features are to the simplex ETF (FedBlade table 5, FedETF figure 5)."""
+"""Neural collapse: how near features are to a simplex ETF (FedBlade table 5, FedETF figure 5)."""
 
 from fedjax_nc.figures.canvas import (
     Drawn,
+    as_float,
     bar_marks,
     bars,
     colours,
     curve,
     grid,
     legend,
-    number,
     panels,
+    plain,
     present,
 )
 
-# what each number is, in words that fit below a panel
+# labels of panels and of the table's rows
 MEASURES = {
-    "nc1": "NC1: spread within classes\nover spread between",
-    "within_share": "share of variance\nwithin classes",
-    "nc2": "NC2: distance of class means\nfrom a simplex ETF",
-    "nc2_norms": "NC2: relative spread of\nclass means' lengths",
-    "nc2_angles": "NC2: mean error of\nclass means' cosines",
-    "nc3": "NC3: distance of class means\nfrom class vectors",
-    "nc4": "NC4: share where head and\nnearest mean disagree",
-    "nc_error": "NC error: squared error\nof uncentred cosines",
+    "nc1": "NC1: spread within classes over spread between",
+    "within_share": "share of variance within classes",
+    "nc2": "NC2: distance of class means from a simplex ETF",
+    "nc2_norms": "NC2: relative spread of class means' lengths",
+    "nc2_angles": "NC2: mean error of class means' cosines",
+    "nc3": "NC3: distance of class means from class vectors",
+    "nc4": "NC4: share where head and nearest mean disagree",
+    "nc_error": "NC error: squared error of uncentred cosines",
 }
-CONSISTENCY = "consistency: cosine of\nclients' class means"
+CONSISTENCY = "consistency: cosine of clients' class means"
 SIDES = ("features", "projected")
 
 
 def draw(runs: dict[str, dict]) -> list[Drawn]:
-    """Bars of every measure, and curves over rounds where they were tracked."""
+    """Draws bars of every measure, and curves over rounds where they were tracked."""
     shades, runs = colours(runs), present(runs)
     tracked = {label: study for label, study in runs.items() if study.get("tracked")}
     drawn = [_measures(runs, shades)] if runs else []
@@ -37,37 +38,31 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
 
 
 def _measures(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
+    """Draws a panel per measure: two bars for each run."""
     figure, axes = panels(3, 3, height=1.1 + 0.36 * len(runs), sharey=True)
-    for axis, (key, meaning) in zip(axes, MEASURES.items(), strict=False):
-        bars(
-            axis,
-            [{k: number((r.get(side) or {}).get(key)) for k, r in runs.items()} for side in SIDES],
-            shades=shades,
-        )
-        axis.set_xlabel(meaning, fontsize=8)
+    keys = {meaning: [(side, key) for side in SIDES] for key, meaning in MEASURES.items()}
+    keys[CONSISTENCY] = [("consistency", side) for side in SIDES]
+    for axis, (meaning, pair) in zip(axes, keys.items(), strict=True):
+        series = [
+            {label: as_float((r.get(part) or {}).get(key)) for label, r in runs.items()}
+            for part, key in pair
+        ]
+        bars(axis, series, shades=shades)
+        axis.set_xlabel(plain(meaning, 29), fontsize=8)
         axis.tick_params(axis="x", labelsize=7)
-    bars(
-        axes[8],
-        [
-            {k: number((r.get("consistency") or {}).get(side)) for k, r in runs.items()}
-            for side in SIDES
-        ],
-        shades=shades,
-    )
-    axes[8].set_xlabel(CONSISTENCY, fontsize=8)
-    axes[8].tick_params(axis="x", labelsize=7)
     legend(figure, {}, marks=bar_marks("features, before the projector", "projected features"))
     caption = (
-        "Neural collapse of the global model, lower is nearer to it, except the last panel: how "
-        "alike clients' class means are after local training, where higher is better. Scales "
-        "differ between panels. A method with a fixed ETF should be low in NC2 and NC3 behind the "
-        "projector. Answers FedBlade, table 5 (NC1, NC2), and FedETF, figure 5 (consistency, NC "
-        "error)."
+        "Neural collapse of the global model: lower is nearer to collapse. The last panel is the "
+        "exception: it shows how alike clients' class means are after local training, and higher "
+        "is better. Scales differ between panels. A method with a fixed ETF should be low in NC2 "
+        "and NC3 behind the projector. Compare FedBlade, table 5 (NC1, NC2), and FedETF, figure 5 "
+        "(consistency, NC error)."
     )
     return Drawn("collapse", figure, caption=caption)
 
 
 def _curves(runs: dict[str, dict], shades: dict[str, str]) -> list[Drawn]:
+    """Draws a panel per tracked measure."""
     keys = {**MEASURES, "consistency": CONSISTENCY}
     seen = {key for study in runs.values() for row in study["tracked"] for key in row}
     keys = {key: meaning for key, meaning in keys.items() if key in seen}
@@ -77,12 +72,12 @@ def _curves(runs: dict[str, dict], shades: dict[str, str]) -> list[Drawn]:
     for axis, (key, meaning) in zip(axes, keys.items(), strict=True):
         for label, study in runs.items():
             curve(axis, study["tracked"], key=key, colour=shades[label])
-        axis.set_ylabel(meaning, fontsize=7)
+        axis.set_ylabel(plain(meaning, 29), fontsize=7)
         axis.tick_params(labelsize=7)
     legend(figure, {label: shades[label] for label in runs})
     caption = (
-        "The same measures of projected features over rounds. Collapse shows as falling curves; "
-        "rising NC1 with falling loss means clients fit their own classes only. Answers FedETF, "
-        "figure 5 (b)."
+        "The same measures of projected features over rounds. Falling curves show collapse; NC1 "
+        "that rises while the loss falls means that clients fit their own classes only. Compare "
+        "FedETF, figure 5 (b)."
     )
     return [Drawn("collapse_rounds", figure, caption=caption)]

@@ -1,59 +1,114 @@
-"""curves.png: what a person wants to see of a run."""
+"""Curves over rounds: of one run, and of several configurations with all their seeds."""
 
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedjax_nc.figures import canvas
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Row = dict[str, Any]  # the record of a round
+STYLES = ("-", "--", ":", "-.")  # a curve takes the next style when all colours are used
 
 
-def one_run(path: Path, rows: list[dict[str, Any]], title: str) -> None:
-    """Accuracy with the spread over clients, and loss, against rounds."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
+def one_run(rows: Sequence[Row], title: str) -> "Figure":
+    """Draws a run's accuracy, with its spread over clients, and its loss against rounds."""
     tested = [row for row in rows if "global_accuracy" in row]
-    rounds = [row["round"] for row in tested]
-    mean = [row["client_accuracy"] for row in tested]
-    std = [row["client_accuracy_std"] for row in tested]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    figure.suptitle(title)
     marker = "o" if len(tested) < 3 else None
-    left.plot(
-        rounds, [r["global_accuracy"] for r in tested], label="global test set", marker=marker
-    )
-    left.plot(rounds, mean, label="mean over clients ± std", marker=marker)
-    low = [max(m - s, 0) for m, s in zip(mean, std, strict=True)]
-    high = [min(m + s, 1) for m, s in zip(mean, std, strict=True)]
-    left.fill_between(rounds, low, high, alpha=0.2, color="C1")
-    left.set(xlabel="round", ylabel="accuracy", ylim=(0, 1))
-    left.legend(loc="lower right")
-    right.plot([r["round"] for r in rows], [r["loss"] for r in rows], label="local training loss")
-    right.plot(rounds, [r["global_loss"] for r in tested], label="global test cross-entropy")
-    right.set(xlabel="round", ylabel="loss", yscale="log")
-    right.legend()
+    of_test, of_clients, of_training = canvas.COLOURS[:3]
+
+    def column(key: str) -> np.ndarray:
+        return np.array([row[key] for row in tested])
+
+    figure, (left, right) = canvas.panels(1, 2, height=4.0)
+    figure.suptitle(canvas.plain(title, 100))
+    rounds = column("round")
+    mean, std = 100 * column("client_accuracy"), 100 * column("client_accuracy_std")
+    low, high = (mean - std).clip(min=0), (mean + std).clip(max=100)
+    left.fill_between(rounds, low, high, color=of_clients, alpha=0.2, linewidth=0)
+    clients = {"label": "mean over clients ± standard deviation", "linewidth": 3, "alpha": 0.6}
+    left.plot(rounds, mean, color=of_clients, marker=marker, **clients)
+    accuracy, loss = 100 * column("global_accuracy"), column("global_loss")
+    left.plot(rounds, accuracy, color=of_test, marker=marker, label="global test set")
+    right.plot(rounds, loss, color=of_test, marker=marker, label="cross-entropy, global test set")
+    every, loss = [row["round"] for row in rows], [row["loss"] for row in rows]
+    right.plot(every, loss, color=of_training, label="local training loss")
+    left.set(ylabel="accuracy, per cent", ylim=(0, 100))
+    right.set(ylabel="loss, log scale", yscale="log")
     for axis in (left, right):
-        axis.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+        _over_rounds(axis)
+        axis.legend()
+    return figure
 
 
-def together(path: Path, runs: dict[str, list[dict[str, Any]]], title: str) -> None:
-    """Global accuracy of several runs against rounds: every round faint, mean of five strong."""
-    import matplotlib
+def together(
+    groups: dict[str, list[list[Row]]], title: str = "", panels: dict[str, str] | None = None
+) -> "Figure":
+    """Draws the test accuracy of several configurations against rounds, as `accuracy` does.
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    Args:
+      groups: by a configuration's label, the records of each of its seeds. A curve ends where the
+        shortest of its seeds ends.
+      title: of the figure.
+      panels: by the same labels, the panel that a curve belongs to, such as its dataset.
+    """
+    return accuracy({label: _stack(seeds) for label, seeds in groups.items()}, title, panels=panels)
 
-    figure, axis = plt.subplots(figsize=(8, 5), layout="constrained")
-    for i, (name, rows) in enumerate(runs.items()):
-        tested = [row for row in rows if "global_accuracy" in row]
-        rounds = [row["round"] for row in tested]
-        values = [100 * row["global_accuracy"] for row in tested]
-        smooth = [sum(values[max(0, j - 4) : j + 1]) / min(j + 1, 5) for j in range(len(values))]
-        axis.plot(rounds, values, color=f"C{i}", alpha=0.25, linewidth=1)
-        axis.plot(rounds, smooth, color=f"C{i}", linewidth=2, label=name)
-    axis.set(xlabel="round", ylabel="accuracy on the test set, per cent", title=title)
-    axis.legend(title="mean of five rounds; faint: each")
+
+def accuracy(
+    curves: dict[str, tuple[Any, Any]], title: str = "", panels: dict[str, str] | None = None
+) -> "Figure":
+    """Draws accuracies against rounds: the mean over seeds in a band of one standard deviation.
+
+    The standard deviation is the sample's, over n - 1; a single seed has no band.
+
+    Args:
+      curves: by a label, the tested rounds and the accuracies between 0 and 1, [seeds rounds].
+      title: of the figure.
+      panels: by the same labels, the panel that a curve belongs to; by default there is one.
+    """
+    panel_of = panels or dict.fromkeys(curves, "")
+    names = list(dict.fromkeys(panel_of[label] for label in curves))
+    figure, axes = canvas.grid(len(names), 2, height=3.4, width=8.0 if len(names) == 1 else 4.8)
+    if title:
+        figure.suptitle(canvas.plain(title, 100))
+    axis_of, marks = dict(zip(names, axes, strict=True)), []
+    for i, (label, (rounds, values)) in enumerate(curves.items()):
+        colour = canvas.COLOURS[i % len(canvas.COLOURS)]
+        style = {"color": colour, "linestyle": STYLES[i // len(canvas.COLOURS) % len(STYLES)]}
+        values = 100 * np.atleast_2d(values)
+        axis, mean, seeds = axis_of[panel_of[label]], values.mean(0), len(values)
+        axis.plot(rounds, mean, marker="o" if len(mean) < 3 else None, markersize=4, **style)
+        if seeds > 1:
+            std = values.std(0, ddof=1)
+            axis.fill_between(rounds, mean - std, mean + std, color=colour, alpha=0.15, linewidth=0)
+        count = f" ({seeds} seeds)" if seeds > 1 else ""
+        marks.append(canvas.Mark(canvas.plain(label + count, 40), {**style, "linewidth": 2}))
+    for name, axis in axis_of.items():
+        _over_rounds(axis)
+        axis.set(ylabel="accuracy on the test set, per cent", title=canvas.plain(name, 50))
+    canvas.legend(figure, {}, marks=marks)
+    for below in figure.legends:  # takes no height from the panels, however many curves there are
+        height = below.get_window_extent().height / figure.dpi
+        figure.set_figheight(figure.get_figheight() + height)
+    return figure
+
+
+def _stack(seeds: list[list[Row]]) -> tuple[list[int], np.ndarray]:
+    """Returns the rounds that were tested in every seed, and their accuracies, [seeds rounds]."""
+    tested = [
+        {row["round"]: row["global_accuracy"] for row in rows if "global_accuracy" in row}
+        for rows in seeds
+    ]
+    rounds = sorted(set.intersection(*map(set, tested)))
+    return rounds, np.array([[found[n] for n in rounds] for found in tested])
+
+
+def _over_rounds(axis: Any) -> None:
+    """Makes the x axis one of rounds."""
+    axis.set_xlabel("round")
+    axis.locator_params(axis="x", integer=True)
     axis.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)

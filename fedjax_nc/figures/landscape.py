@@ -7,10 +7,10 @@ import numpy as np
 from fedjax_nc.figures.canvas import (
     Drawn,
     Mark,
+    as_array,
     colour_bar,
     grid,
     legend,
-    numbers,
     plain,
     present,
     span,
@@ -18,16 +18,17 @@ from fedjax_nc.figures.canvas import (
 
 MEANING = {
     "eigenvectors": (
-        "The plane of the two sharpest directions of the Hessian: a narrow valley is a sharp "
-        "minimum, and equal scales let methods be compared. Answers FedAlign, figure 1."
+        "The plane of the two sharpest directions of the Hessian. A narrow valley is a sharp "
+        "minimum; scales are equal, so that methods can be compared. Compare FedAlign, figure 1."
     ),
     "random": (
-        "A plane of two random directions scaled filter by filter: what a typical step meets, "
-        "flatter than the plane of eigenvectors. A control for FedAlign, figure 1."
+        "The plane of two random directions, scaled filter by filter: the loss that a typical "
+        "step meets, flatter than on the plane of eigenvectors. A control for FedAlign, figure 1."
     ),
     "clients": (
-        "The plane of the global model and clients after local training: the nearer clients end "
-        "to one another inside one basin, the less averaging loses. Extends FedAlign, figure 1."
+        "The plane of the global model and the clients' models after local training. The nearer "
+        "clients end to one another, inside one basin, the less is lost by averaging. Extends "
+        "FedAlign, figure 1."
     ),
 }
 STAR = {"marker": "*", "color": "white", "markeredgecolor": "black", "linestyle": ""}
@@ -35,7 +36,7 @@ DOT = {"marker": "o", "color": "#D55E00", "markeredgecolor": "white", "linestyle
 
 
 def draw(runs: dict[str, dict]) -> list[Drawn]:
-    """A contour map and a surface of every plane, the runs side by side on one scale."""
+    """Draws a contour map and a surface of every plane, the runs side by side on one scale."""
     runs = present(runs)
     names = dict.fromkeys(name for study in runs.values() for name in study["planes"])
     drawn = []
@@ -46,7 +47,7 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
 
 
 def _scale(planes: dict[str, dict]) -> tuple[Any, np.ndarray]:
-    """One colour scale for all and its levels, logarithmic where the range is large."""
+    """Returns one colour scale for all runs and its levels, logarithmic over a large range."""
     from matplotlib.colors import LogNorm, Normalize
 
     low, high = span([plane["loss"] for plane in planes.values()])
@@ -58,11 +59,12 @@ def _scale(planes: dict[str, dict]) -> tuple[Any, np.ndarray]:
 
 
 def _contours(name: str, planes: dict[str, dict]) -> Drawn:
+    """Draws the loss on a plane as contour maps."""
     norm, levels = _scale(planes)
     figure, axes = grid(len(planes), 3, height=3.1)
     for axis, (label, plane) in zip(axes, planes.items(), strict=True):
-        x, y = numbers(plane["x"]), numbers(plane["y"])
-        loss = np.ma.masked_invalid(numbers(plane["loss"])).clip(levels[0], levels[-1])
+        x, y = as_array(plane["x"]), as_array(plane["y"])
+        loss = np.ma.masked_invalid(as_array(plane["loss"])).clip(levels[0], levels[-1])
         filled = axis.contourf(x, y, loss, levels, norm=norm, cmap="viridis")
         filled.set_rasterized(True)  # otherwise the largest part of an SVG file
         axis.contour(x, y, loss, levels[::3], colors="black", linewidths=0.3, alpha=0.5)
@@ -80,7 +82,7 @@ def _contours(name: str, planes: dict[str, dict]) -> Drawn:
 
 
 def _models(axis: Any, models: list[dict]) -> None:
-    """Star and dots; ids while they can be read."""
+    """Draws the global model and clients, with their ids while these can be read."""
     from matplotlib.patheffects import withStroke
 
     for model in models:
@@ -100,15 +102,16 @@ def _models(axis: Any, models: list[dict]) -> None:
 
 
 def _surfaces(name: str, planes: dict[str, dict]) -> Drawn:
+    """Draws the loss on a plane as surfaces."""
     norm, levels = _scale(planes)
-    # a logarithm turns every bowl into a spike: only where the bowl would be a flat sheet instead
+    # a logarithm turns every bowl into a spike: used only where the bowl would be a flat sheet
     logarithmic = levels[0] > 0 and levels[-1] > 1000 * levels[0]
     figure, axes = grid(len(planes), 3, height=3.0, subplot_kw={"projection": "3d"})
     for axis, (label, plane) in zip(axes, planes.items(), strict=True):
-        x, y = np.meshgrid(numbers(plane["x"]), numbers(plane["y"]))
-        loss = numbers(plane["loss"])
+        x, y = np.meshgrid(as_array(plane["x"]), as_array(plane["y"]))
+        loss = as_array(plane["loss"])
         loss = np.where(np.isfinite(loss), loss, np.nan).clip(levels[0], levels[-1])
-        # matplotlib has no logarithmic z axis that works: draw the logarithm, name it so
+        # matplotlib has no logarithmic z axis that works: the logarithm is drawn and named
         height = np.log10(loss) if logarithmic else loss
         surface = axis.plot_surface(
             x,
@@ -136,13 +139,13 @@ def _surfaces(name: str, planes: dict[str, dict]) -> Drawn:
         axis.set_box_aspect(None, zoom=0.86)
     caption = (
         f"The plane '{name}' above as a surface; all runs share the z axis. The wider and flatter "
-        "the bowl, the less a step that misses costs. Drawn as FedAlign, figure 1."
+        "the bowl, the less a step in a wrong direction costs. Drawn as in FedAlign, figure 1."
     )
     return Drawn(f"landscape_{name}_surface", figure, caption=caption)
 
 
 def _colours(norm: Any, loss: np.ndarray) -> np.ndarray:
-    """A surface coloured as its contour map; a face has the colour of its corner."""
+    """Returns the colours of a surface, those of its contour map at each face's corner."""
     import matplotlib
 
     return matplotlib.colormaps["viridis"](norm(np.ma.masked_invalid(loss)))

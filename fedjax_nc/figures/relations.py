@@ -1,4 +1,4 @@
-"""What the classifier and its answers say of the likeness of classes (FedDW, figures 4, 5, 8)."""
+"""How alike classes are to the classifier and in its predictions (FedDW, figures 4, 5, 8)."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ import numpy as np
 from fedjax_nc.figures.canvas import (
     Drawn,
     Mark,
+    as_array,
     colour_bar,
     colours,
     grid,
     heat,
     legend,
-    numbers,
     plain,
     present,
     show,
@@ -24,7 +24,7 @@ CROSS = {"marker": "X", "linestyle": "", "markersize": 9, "markeredgecolor": "bl
 
 
 def draw(runs: dict[str, dict]) -> list[Drawn]:
-    """Heat maps, norms against shares, and a map of features where one was computed."""
+    """Draws heat maps, norms against shares, and a map of features where one was computed."""
     shades, runs = colours(runs), present(runs)
     mapped = {label: study for label, study in runs.items() if study.get("tsne")}
     drawn = [_matrices(runs), _norms(runs, shades)] if runs else []
@@ -32,12 +32,13 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
 
 
 def _matrices(runs: dict[str, dict]) -> Drawn:
+    """Draws class relations beside soft labels."""
     from matplotlib.colors import LogNorm
 
     figure, pairs = square_pairs(len(runs), [n for study in runs.values() for n in study["names"]])
     matrices = [r[key] for r in runs.values() for key in ("class_relations", "soft_labels")]
     low, high = span(matrices)
-    # probabilities: the diagonal is near one, and what differs between runs is far below
+    # probabilities: the diagonal is near one, and runs differ far below it
     scale = LogNorm(max(low, high * 1e-4), high)
     for (left, right), (label, study) in zip(pairs, runs.items(), strict=True):
         distance = study.get("distance") or {}
@@ -50,47 +51,49 @@ def _matrices(runs: dict[str, dict]) -> Drawn:
         right.tick_params(labelleft=False)
     colour_bar(figure, scale, label="probability, log scale")
     caption = (
-        "Class relations (softmax of the products of class vectors) beside soft labels (mean "
-        "answer of the model by true class); one colour scale for all. FedDW claims that the two "
-        "agree on evenly spread data and drift apart under skew: compare patterns off the "
-        "diagonal, and how far apart they are (Frobenius norm). Answers FedDW, figure 8."
+        "Class relations (the softmax of the products of class vectors) beside soft labels (the "
+        "mean prediction for each true class), on one colour scale. FedDW claims that the two "
+        "agree on evenly spread data and drift apart under skew: compare the patterns off the "
+        "diagonal, and the distance in the title (Frobenius norm). Compare FedDW, figure 8."
     )
     return Drawn("relations", figure, caption=caption)
 
 
 def _norms(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
+    """Draws the norm of each class vector against the share of its class."""
     figure, axes = grid(len(runs), 3, height=2.9, sharex=True)
     for axis, (label, study) in zip(axes, runs.items(), strict=True):
-        shares, norms = numbers(study["shares"]).ravel(), numbers(study["norms"]).ravel()
+        shares, norms = as_array(study["shares"]).ravel(), as_array(study["norms"]).ravel()
         dots = axis.scatter(shares, norms, s=10, color=shades[label], alpha=0.35, linewidths=0)
         dots.set_rasterized(True)
         correlation = show(study.get("correlation"), digits=3)
         axis.set_title(f"{plain(label, 30)}\ncorrelation {correlation}", fontsize=9)
         axis.set(xlabel="share of the class in the client's data", ylabel="norm of class vector")
         low, high = span([norms])
-        if high - low < 1e-3 * high:  # a fixed classifier: its rounding is not to be seen
+        if high - low < 1e-3 * high:  # a fixed classifier: the figure must not show its rounding
             axis.set_ylim(0.9 * low, 1.1 * high)
         axis.xaxis.label.set_fontsize(8)
         axis.tick_params(labelsize=7, labelbottom=True)
         axis.grid(alpha=0.3)
     caption = (
-        "Length of a class vector after local training against how much of its class the client "
-        "has, a dot for each class of each client, and the rank correlation. FedDW finds that the "
-        "vector is shorter the more data its class has, a falling cloud; a rising one is a "
-        "classifier that favours its frequent classes; a fixed classifier is flat. Answers FedDW, "
-        "figure 4."
+        "Length of a class vector after local training against the share of its class in the "
+        "client's data, a dot for each class of each client, with the rank correlation. FedDW "
+        "finds that a vector is shorter the more data its class has: a falling cloud. A rising "
+        "cloud is a classifier that favours its frequent classes, a flat one is fixed. Compare "
+        "FedDW, figure 4."
     )
     return Drawn("relations_norms", figure, caption=caption)
 
 
 def _map(runs: dict[str, dict]) -> Drawn:
+    """Draws the t-SNE map of features and class vectors."""
     from matplotlib.colors import Normalize
 
     figure, axes = grid(len(runs), 3, height=3.2, width=3.2 if len(runs) > 1 else 5.5)
     most = max(len(study["names"]) for study in runs.values())
     many = most > 20
     for axis, (label, study) in zip(axes, runs.items(), strict=True):
-        points, vectors = numbers(study["tsne"]["points"]), numbers(study["tsne"]["vectors"])
+        points, vectors = as_array(study["tsne"]["points"]), as_array(study["tsne"]["vectors"])
         shades = _class_colours(len(vectors))
         labels = np.array(study["tsne"]["labels"], dtype=int)
         dots = axis.scatter(*points.T, s=5, c=shades[labels], alpha=0.5, linewidths=0)
@@ -110,16 +113,16 @@ def _map(runs: dict[str, dict]) -> Drawn:
     if many:
         colour_bar(figure, Normalize(0, most - 1), label="class number", colours="turbo")
     caption = (
-        "Unit features of test images and unit class vectors in one t-SNE map, colour is class. "
-        "An X inside its own cloud speaks for its class; an X between clouds, or clouds without "
-        "one, are classes the classifier has lost. Distances between clouds mean little. Answers "
+        "Unit features of test images and unit class vectors in one t-SNE map; colour is class. "
+        "The classifier has learnt a class if its X lies inside the cloud of that colour, and has "
+        "lost it if the X lies between clouds. Distances between clouds mean little. Compare "
         "FedDW, figure 5."
     )
     return Drawn("relations_map", figure, caption=caption)
 
 
 def _class_colours(count: int) -> np.ndarray:
-    """Colours of classes: told apart while they are few, in the order of classes when many."""
+    """Returns a colour per class: distinct for few classes, in the order of a scale for many."""
     import matplotlib
 
     if count <= 10:
@@ -130,6 +133,7 @@ def _class_colours(count: int) -> np.ndarray:
 
 
 def _names(axis: Any, vectors: np.ndarray, names: list) -> None:
+    """Writes the classes' names beside their class vectors."""
     from matplotlib.patheffects import withStroke
 
     for place, name in zip(vectors, names, strict=True):

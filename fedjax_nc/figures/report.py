@@ -1,4 +1,4 @@
-"""One page with everything in it: facts, tables and figures, readable on paper and on a phone."""
+"""The report: facts, tables and figures in one HTML file, for screen, paper and phone."""
 
 import base64
 import io
@@ -39,19 +39,19 @@ figcaption { font-size: .9rem; color: var(--soft); } figcaption b { color: var(-
 """
 
 
-_LIMIT = 1_400_000  # bytes of all figures, which base64 makes 1.9 MB of text
-_STEPS = ((DOTS, 128), (80, 128), (60, 64))  # dots in an inch, colours
+_LIMIT = 1_400_000  # bytes of all figures, in base64 1.9 MB of text
+_STEPS = ((DOTS, 128), (80, 128), (60, 64))  # dots per inch, colours
 
 
 class Table(NamedTuple):
-    """Rows of text; numbers are written with `canvas.show`."""
+    """A table of text; `canvas.show` writes its numbers."""
 
     header: list[str]
     rows: list[list[str]]
 
 
 class Section(NamedTuple):
-    """A part of the page."""
+    """A section of the report."""
 
     title: str
     intro: str
@@ -60,7 +60,7 @@ class Section(NamedTuple):
 
 
 def page(title: str, facts: dict[str, str], sections: list[Section]) -> str:
-    """The report as one HTML file that needs no other."""
+    """Returns the report as one HTML file that needs no other."""
     contents = "".join(
         f'<li><a href="#part{i}">{escape(section.title)}</a></li>'
         for i, section in enumerate(sections, 1)
@@ -69,9 +69,9 @@ def page(title: str, facts: dict[str, str], sections: list[Section]) -> str:
         f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
         for name, value in facts.items()
     )
-    drawn = [one for section in sections for one in section.drawn]
-    files = _encoded([one.figure for one in drawn])
-    figures = iter([_figure(i, *both) for i, both in enumerate(zip(drawn, files, strict=True), 1)])
+    drawn = [item for section in sections for item in section.drawn]
+    files = _encoded([item.figure for item in drawn])
+    figures = iter([_figure(i, *pair) for i, pair in enumerate(zip(drawn, files, strict=True), 1)])
     parts = [_section(i, section, figures=figures) for i, section in enumerate(sections, 1)]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -83,16 +83,17 @@ def page(title: str, facts: dict[str, str], sections: list[Section]) -> str:
 
 
 def _section(number: int, section: Section, figures: Iterator[str]) -> str:
-    """A part of the page, with the next of all figures."""
+    """Returns a section, which takes its figures from those that are left."""
     tables = "".join(_table(table) for table in section.tables)
-    own = "".join(next(figures) for _ in section.drawn)
+    drawn = "".join(next(figures) for _ in section.drawn)
     return (
         f'<section id="part{number}"><h2>{number}. {escape(section.title)}</h2>\n'
-        f"<p>{escape(section.intro)}</p>\n{tables}{own}</section>\n"
+        f"<p>{escape(section.intro)}</p>\n{tables}{drawn}</section>\n"
     )
 
 
 def _table(table: Table) -> str:
+    """Returns a table in a box that scrolls where it is too wide."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in table.header)
     body = "".join(f"<tr>{_cells(row)}</tr>" for row in table.rows)
     return (
@@ -102,11 +103,13 @@ def _table(table: Table) -> str:
 
 
 def _cells(row: Sequence[str]) -> str:
+    """Returns the cells of a row."""
     return "".join(f"<td>{escape(cell)}</td>" for cell in row)
 
 
 def _figure(number: int, drawn: Drawn, file: bytes) -> str:
-    width = round(drawn.figure.get_figwidth() * DOTS)  # as large as if it were not made coarser
+    """Returns a figure with its caption."""
+    width = round(drawn.figure.get_figwidth() * DOTS)  # coarser ones are shown as large
     picture = base64.b64encode(file).decode()
     return (
         f'<figure id="figure{number}"><div class="wide">'
@@ -117,7 +120,7 @@ def _figure(number: int, drawn: Drawn, file: bytes) -> str:
 
 
 def _encoded(figures: "list[Figure]") -> list[bytes]:
-    """Every figure as PNG; the largest are made coarser until all fit on the page."""
+    """Encodes figures as PNG; the largest are made coarser until all fit into the limit."""
     steps = [0] * len(figures)
     files = [_png(figure, *_STEPS[0]) for figure in figures]
     while sum(map(len, files)) > _LIMIT:
@@ -131,12 +134,12 @@ def _encoded(figures: "list[Figure]") -> list[bytes]:
 
 
 def _png(figure: "Figure", dots: int, colours: int) -> bytes:
-    """With a palette: a third of the bytes of full colour, and less than SVG would take."""
+    """Encodes a figure with a palette: a third of the bytes of full colour, and fewer than SVG."""
     from PIL import Image
 
     whole, small = io.BytesIO(), io.BytesIO()
     figure.savefig(whole, format="png", dpi=dots)
-    # the widest choice of colours: the most frequent ones would turn a thin diagonal grey
+    # the palette that covers most colours: one of frequent colours turns a thin diagonal grey
     method, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
     image = Image.open(whole).convert("RGB").quantize(colours, method, dither=dither)
     image.save(small, format="png", optimize=True)

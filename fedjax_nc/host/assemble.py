@@ -14,7 +14,9 @@ import numpy as np
 from fedjax_nc import models, tree
 from fedjax_nc.config import RunConfig
 from fedjax_nc.data import datasets, federated, stream
-from fedjax_nc.data.catalogue import DatasetSpec, sized
+from fedjax_nc.data.arrays import Arrays
+from fedjax_nc.data.catalogue import sized
+from fedjax_nc.data.spec import DatasetSpec
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods import registry
 from fedjax_nc.methods.base import Method, as_it_is
@@ -32,7 +34,7 @@ class Given(NamedTuple):
 
     method: Method | None = None
     model: Any = None  # a flax module that maps inputs to features
-    dataset: tuple[DatasetSpec, datasets.Arrays] | None = None
+    dataset: tuple[DatasetSpec, Arrays] | None = None
     partition: Callable[..., Any] | None = None  # (labels, clients, seed) -> lists of indices
     split: federated.Split | None = None  # the partition itself, the same for every seed
 
@@ -82,13 +84,14 @@ def assemble(*configs: RunConfig, given: Given = NOTHING, strict: bool = False) 
       strict: refuse clients without data instead of skipping them.
     """
     cfg = configs[0]
-    spec = sized(cfg.dataset, cfg.data) if given.dataset is None else given.dataset[0]
     method = given.method or registry.build(cfg.method)
-    task = make_task(cfg, spec, method=method, module=given.model)
-    if given.dataset is None:
-        arrays = datasets.load(cfg.dataset, cfg.data.dir, spec=spec)
-    else:
-        arrays = given.dataset[1]
+    known = given.dataset[0] if given.dataset else sized(cfg.dataset, cfg.data)
+    task = None
+    if known.shape:  # what cannot work is refused before anything is read
+        task = make_task(cfg, known, method=method, module=given.model)
+    spec, arrays = given.dataset or datasets.read(cfg.dataset, cfg.data)
+    if task is None or spec != known:
+        task = make_task(cfg, spec, method=method, module=given.model)
     kept = federated.limit_examples(arrays.train_y, cfg.data.limit)
     y = arrays.train_y[kept]
     host = stream.Host(
@@ -105,7 +108,11 @@ def assemble(*configs: RunConfig, given: Given = NOTHING, strict: bool = False) 
     )
     splits = _splits(configs, given, arrays=arrays)
     distinct = {id(split): split for split in splits}
-    warnings = dict.fromkeys(w for split in distinct.values() for w in _missing(split, strict))
+    warnings = dict.fromkeys(
+        warning
+        for split in distinct.values()
+        for warning in federated.warnings_of(split, y, classes=spec.classes, strict=strict)
+    )
     executor = make_executor(
         cfg.execution.executor, devices=cfg.execution.devices, chunk=cfg.execution.chunk
     )
@@ -143,7 +150,7 @@ def make_task(cfg: RunConfig, spec: DatasetSpec, *, method: Method, module: Any 
     _check(cfg, spec, method=method, model=model)
     model = model._replace(init=jax.jit(model.init))  # traced once for this and the first state
     jax.eval_shape(model.init, jax.random.key(0))  # a head that does not fit is told here
-    make_batch = federated.make_batches(spec, cfg.data.augment, normalise=cfg.data.normalise)
+    make_batch = federated.make_batch(spec, cfg.data.augment, normalise=cfg.data.normalise)
     trainer = local.Trainer(model, cfg.local, make_batch=make_batch)
     return Task(method, trainer, federation=cfg.federation)
 
@@ -198,7 +205,7 @@ def first_state(job: Job) -> State:
     return place(job, stack_states([state_of_seed(job, i) for i in range(len(job.configs))]))
 
 
-def state_of_seed(job: Job, number: int) -> State:
+def state_of_seed(job: Job, number: int = 0) -> State:
     """Returns one seed's state before round one, without the axis of seeds.
 
     Client state above `--execution.client_state_mb` stays in host memory, as numpy arrays.
@@ -241,7 +248,7 @@ def place(job: Job, state: State) -> State:
 
 
 def _splits(
-    configs: Sequence[RunConfig], given: Given, *, arrays: datasets.Arrays
+    configs: Sequence[RunConfig], given: Given, *, arrays: Arrays
 ) -> tuple[federated.Split, ...]:
     """Deals the examples, once for each different seed of the partition."""
     cfg = configs[0]
@@ -254,6 +261,7 @@ def _splits(
             seed=seed,
             train_y=arrays.train_y,
             test_y=arrays.test_y,
+            partitioner=given.partition,
         )
         for seed in dict.fromkeys(c.partition_seed for c in configs)
     }
@@ -291,18 +299,6 @@ def _check_text(cfg: RunConfig, method: Method) -> None:
         raise UserError(
             f"'{method.name}' mixes images, and {cfg.dataset} is text: choose another method"
         )
-
-
-def _missing(split: federated.Split, strict: bool) -> list[str]:
-    """Returns a warning about clients without data, if there are any."""
-    empty = [k for k, part in enumerate(split.train) if not len(part)]
-    if not empty:
-        return []
-    listed = ", ".join(map(str, empty[:10])) + ("..." if len(empty) > 10 else "")
-    message = f"{len(empty)} of {len(split.train)} clients have no training data ({listed})"
-    if strict or len(empty) == len(split.train):
-        raise UserError(f"{message}: choose another partition or seed, or leave out --strict")
-    return [f"{message}: they are skipped"]
 
 
 def stack_tables(parts: Sequence[FederatedData]) -> FederatedData:

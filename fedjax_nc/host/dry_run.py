@@ -1,6 +1,9 @@
 """How much work a run is, found without training: parameters, FLOPs, memory, traffic."""
 
 import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import jax
@@ -20,6 +23,8 @@ from fedjax_nc.train.round import make_round
 from fedjax_nc.train.schedule import make_hyper
 from fedjax_nc.train.traffic import traffic
 from fedjax_nc.types import HeadSpec, Pool, State
+
+MEASURED_SECONDS, MEASURED_STEPS = 2.0, 5  # of the measured local step, at most
 
 
 def facts(job: Job) -> dict[str, str]:
@@ -89,21 +94,12 @@ def step_flops(job: Job, phase: Phase) -> int:
         job.config, job.spec, method=job.task.method, module=job.given.model, conv="native"
     )
     task = job.task._replace(trainer=job.task.trainer._replace(model=plain))
-    trainer, batch_size = task.trainer, task.trainer.local.batch_size
+    trainer = task.trainer
     state, pool = axis.take(first_state(job), 0), job.data.pool
-    indices = jnp.zeros(batch_size, jnp.int32)
-    row = Row(
-        jnp.asarray(0),
-        indices,
-        size=jnp.asarray(batch_size, jnp.int32),
-        steps=jnp.asarray(1, jnp.int32),
-        class_counts=jnp.ones(job.spec.classes),
-        key=state.key,
-        state=tree.take(dict(state.clients), 0),
-    )
+    row = _one_batch(job, state)
     broadcast = make_broadcast(task, state, hyper=make_hyper(task, 0), pool=pool)
     view = make_view(task, broadcast, row)
-    client = local.Client(pool, indices, view=view, key=state.key)  # whose pool nobody reads
+    client = local.Client(pool, row.index, view=view, key=state.key)  # whose pool nobody reads
     groups = tuple(state.weights.params) if phase.train is None else phase.train
 
     def step(trainable, pool):
@@ -114,7 +110,7 @@ def step_flops(job: Job, phase: Phase) -> int:
             client=client,
             start=state.weights,
         )
-        batch = trainer.make_batch(pool, indices, indices == 0, None)
+        batch = trainer.make_batch(pool, row.index, row.index == 0, None)
         return jax.grad(objective, has_aux=True)(trainable, state.weights.stats, batch, state.key)
 
     return flops.count(step, tree.pick(state.weights.params, groups), pool)
@@ -144,15 +140,21 @@ class Messages(NamedTuple):
     down: int
 
 
-def messages(dataset: str) -> dict[str, Messages]:
+def messages(
+    dataset: str, follow: Callable[[list[str]], Iterable[str]] = iter
+) -> dict[str, Messages]:
     """Counts every method's bytes on a dataset.
 
     The network is the quick protocol's, or `resnet8` where the method needs a residual one.
+
+    Args:
+      dataset: the name of the dataset.
+      follow: hands on the names of the methods and may show how far it is.
     """
     spec = sized(dataset, config.Data())
     pool = Pool(jnp.zeros((1, *spec.shape), jnp.uint8), jnp.zeros(1, jnp.int32))
     found = {}
-    for name in catalogue.bases():
+    for name in follow(list(catalogue.bases())):
         cfg = protocols.resolve("quick", dataset, spec=name)
         for network in (cfg.model, "resnet8"):
             try:
@@ -178,3 +180,75 @@ def _where(job: Job) -> str:
 def _classes(counts: np.ndarray) -> str:
     held = (counts > 0).sum(axis=1)
     return f"{held.min()} to {held.max()} of {counts.shape[1]}"
+
+
+def estimate(job: Job) -> dict[str, str]:
+    """Returns about how long the rounds take on this machine, from a local step measured now.
+
+    Steps of other phases count by their FLOPs; tests between rounds are left out.
+    """
+    if not job.executor.jit:
+        return {}
+    first = job.task.method.phases[0]
+    each = step_seconds(job, first)
+    steps = round_flops(job) / step_flops(job, first)
+    at_once = min(job.executor.devices, job.config.federation.participants)
+    total = each * steps * job.config.rounds / at_once
+    about = f"about {duration(total)} on this machine, without tests"
+    return {"time": f"{about} ({duration(each)} a local step, measured)"}
+
+
+def step_seconds(job: Job, phase: Phase) -> float:
+    """Returns the seconds of one compiled local step on every device at once: a median."""
+    task, state, pool = job.task, axis.take(first_state(job), 0), job.data.pool
+    size = task.trainer.local.batch_size
+    pool = Pool(jnp.zeros((size, *pool.x.shape[1:]), pool.x.dtype), jnp.zeros(size, pool.y.dtype))
+    once = phase._replace(steps=1, epochs=None, share=1.0, repeats=None)
+
+    @jax.jit
+    def step(state, row, pool):
+        broadcast = make_broadcast(task, state, hyper=make_hyper(task, 0), pool=pool)
+        client = local.Client(pool, row.index, view=make_view(task, broadcast, row), key=row.key)
+        return local.run_phase(
+            task.trainer,
+            once,
+            term_weights=local.default_weights(phase),
+            lr=broadcast.hyper.lr,
+            client=client,
+            start=client.view.received,
+            opt=None,
+            key=row.key,
+        )[0]
+
+    row = _one_batch(job, state)
+    inputs = job.executor.place((dataclasses.replace(state, clients={}), row, pool))
+    jax.block_until_ready(step(*inputs))
+    times, end = [], time.perf_counter() + MEASURED_SECONDS
+    while not times or (time.perf_counter() < end and len(times) < MEASURED_STEPS):
+        start = time.perf_counter()
+        jax.block_until_ready(step(*inputs))
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _one_batch(job: Job, state: State) -> Row:
+    """Returns a client that has one batch of examples."""
+    size = job.task.trainer.local.batch_size
+    return Row(
+        jnp.asarray(0),
+        jnp.arange(size),
+        size=jnp.asarray(size, jnp.int32),
+        steps=jnp.asarray(1, jnp.int32),
+        class_counts=jnp.ones(job.spec.classes),
+        key=state.key,
+        state=tree.take(dict(state.clients), 0),
+    )
+
+
+def duration(seconds: float) -> str:
+    """Returns a time for people: `35 ms`, `40 s`, `12 min`, `10 h`, `3 days`."""
+    for most, unit, size in ((1, "ms", 1e-3), (100, "s", 1), (6000, "min", 60), (2e5, "h", 3600)):
+        if seconds < most:
+            value = seconds / size
+            return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
+    return f"{seconds / 86400:.0f} days"

@@ -9,8 +9,9 @@ import numpy as np
 from fedjax_nc.figures import bias, curves
 from fedjax_nc.host import records
 from fedjax_nc.host.assemble import Job
-from fedjax_nc.host.loop import Reporter, Seed, tested_weights
-from fedjax_nc.io import rundir
+from fedjax_nc.host.loop import Seed, tested_weights
+from fedjax_nc.host.reporting import Reporter
+from fedjax_nc.io import files
 from fedjax_nc.metrics import measure
 from fedjax_nc.train import schedule
 from fedjax_nc.train import seeds as axis
@@ -42,9 +43,9 @@ def _leave_files(job: Job, seed: Seed, *, number: int, summary: dict[str, Any]) 
     counts = np.asarray(job.data.class_counts)
     counts = counts.reshape(-1, *counts.shape[-2:])  # of each seed, or everybody's
     title = f"{cfg.method} on {cfg.dataset} ({cfg.model}, seed {cfg.seed})"
-    curves.one_run(directory / "curves.png", seed.rows, title=title)
+    curves.one_run(seed.rows, title).savefig(directory / "curves.png", dpi=120)
     bias.labels(counts[number % len(counts)], title).savefig(directory / "labels.png")
-    rundir.write_atomically(directory / "summary.json", json.dumps(summary, indent=2) + "\n")
+    files.write_atomically(directory / "summary.json", json.dumps(summary, indent=2) + "\n")
 
 
 def _calibrated(job: Job, state: State) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ import numpy as np
 from fedjax_nc.config import RunConfig
 from fedjax_nc.host import records as rows_of
 from fedjax_nc.host.assemble import Job, clients_on_host
+from fedjax_nc.host.reporting import Reporter
 from fedjax_nc.host.track import Track, make_track, record
 from fedjax_nc.io import checkpoint, records
 from fedjax_nc.methods.base import the_last
@@ -30,27 +31,6 @@ from fedjax_nc.types import State, Weights
 AT_ONCE = 10  # rounds in one dispatch, at most
 NO_TRACK = Track()
 _SECONDS = 1.0  # that a dispatch should take at most: progress shows, and Ctrl-C is heard
-
-
-@runtime_checkable
-class Reporter(Protocol):
-    """Who shows progress."""
-
-    def note(self, message: str) -> None:
-        """Says something once."""
-        ...
-
-    def start(self, seeds: tuple[int, ...]) -> None:
-        """Announces that these seeds are trained now."""
-        ...
-
-    def round(self, rows: list[dict[str, Any]], rounds: int) -> None:
-        """Shows a finished round; there is a row per seed."""
-        ...
-
-    def stage(self, name: str, done: int, total: int) -> None:
-        """Shows how far the work after the rounds is."""
-        ...
 
 
 class Seed(NamedTuple):

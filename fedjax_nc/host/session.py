@@ -1,7 +1,6 @@
 """A run from what is asked for to what it comes to: on disk, where it resumes, or in memory."""
 
 import contextlib
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +21,8 @@ from fedjax_nc.host.assemble import (
     state_of_seed,
 )
 from fedjax_nc.host.finish import finish
-from fedjax_nc.host.loop import NO_TRACK, Reporter, Seed, train_rounds
+from fedjax_nc.host.loop import NO_TRACK, Seed, train_rounds
+from fedjax_nc.host.reporting import Reporter
 from fedjax_nc.host.track import Track
 from fedjax_nc.io import checkpoint, records, rundir
 from fedjax_nc.train import seeds as axis
@@ -50,6 +50,7 @@ class Outcome(NamedTuple):
     rows: list[dict[str, Any]]
     summary: dict[str, Any]
     directory: Path | None = None
+    given: Given = NOTHING
     job: Job | None = None  # of this seed, if it was trained now
     state: State | None = None  # its last one, without the axis of seeds; likewise
 
@@ -67,8 +68,8 @@ def run_seeds(request: Request, reporter: Reporter) -> list[Outcome]:
         else:
             left.append(cfg)
     for group in [left] if request.seeds_parallel and left else [[cfg] for cfg in left]:
-        reporter.note(f"reading {group[0].dataset}")
-        job = assemble(*group, given=request.given, strict=request.strict)
+        with reporter.waiting(f"reading {group[0].dataset} and building {group[0].model}"):
+            job = assemble(*group, given=request.given, strict=request.strict)
         outcomes = _train(job, request, reporter=reporter, places=places)
         found |= {outcome.config.seed: outcome for outcome in outcomes}
     return [found[cfg.seed] for cfg in request.configs]
@@ -82,12 +83,14 @@ def _finished(
     cfg: RunConfig, directory: Path | None, request: Request, reporter: Reporter
 ) -> Outcome | None:
     """Returns a run that is there already."""
-    if directory is None or request.overwrite or not (directory / "summary.json").exists():
+    if directory is None or request.overwrite:
+        return None
+    track = request.track
+    found = rundir.finished(directory, track=track.names, track_every=track.every)
+    if found is None:
         return None
     reporter.note(f"already finished: {directory} (--overwrite starts again)")
-    summary = json.loads((directory / "summary.json").read_text())
-    rows = records.read(directory / "metrics.jsonl")
-    return Outcome(cfg, rows, summary=summary, directory=directory)
+    return Outcome(cfg, found[0], summary=found[1], directory=directory, given=request.given)
 
 
 def _train(
@@ -162,6 +165,7 @@ def _to_the_end(
             seed.rows,
             summary=summary,
             directory=seed.directory,
+            given=job.given,
             job=only(job, [i]),
             state=jax.tree.map(lambda x: x, axis.take(state, i)),
         )

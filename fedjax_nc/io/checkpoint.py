@@ -95,6 +95,12 @@ def load(directory: Path, template: State, step: int) -> State:
             ) from error
 
 
+def raw(directory: Path, step: int) -> dict[str, Any]:
+    """Returns a checkpoint's content as it is stored, without a state to compare it with."""
+    with ocp.CheckpointManager(directory.absolute()) as manager:
+        return manager.restore(step, args=ocp.args.StandardRestore())
+
+
 def _steps(directory: Path) -> list[int]:
     """Rounds of which there is a finished checkpoint."""
     return sorted(int(p.name) for p in directory.glob("*") if p.name.isdigit())

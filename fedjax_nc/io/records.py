@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedjax_nc.io.rundir import write_atomically
+from fedjax_nc.io.files import write_atomically
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -15,17 +15,24 @@ from typing import Any
 
 import yaml
 
-from fedjax_nc import config
+from fedjax_nc import config, errors
 from fedjax_nc.errors import UserError
+from fedjax_nc.io import records
+from fedjax_nc.io.files import write_atomically
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "tensorflow-datasets", "numpy")
 
 
 def path_of(out: str, cfg: config.RunConfig) -> Path:
-    """runs/{dataset}-{partition}/{method}/{confighash}/seed{k}."""
-    method = "".join(c if c.isalnum() or c in "._=," else "-" for c in cfg.method.replace(" ", ""))
-    data = f"{cfg.dataset}-{config.partition_name(cfg.data)}"
-    return Path(out) / data / method / config.config_hash(cfg) / f"seed{cfg.seed}"
+    """Returns a seed's directory: runs/{dataset}-{partition}/{method}/{confighash}/seed{k}."""
+    dataset = Path(cfg.dataset).stem if cfg.dataset.endswith(".npz") else cfg.dataset
+    data = f"{_safe(dataset)}-{_safe(config.partition_name(cfg.data))}"
+    return Path(out) / data / _safe(cfg.method) / config.config_hash(cfg) / f"seed{cfg.seed}"
+
+
+def _safe(name: str) -> str:
+    """Returns a name that is one part of a path on every system."""
+    return "".join(c if c.isalnum() or c in "._=,@" else "-" for c in name.replace(" ", ""))
 
 
 def check(directory: Path, cfg: config.RunConfig, *, overwrite: bool) -> None:
@@ -64,11 +71,34 @@ def describe(
     write_atomically(directory / "environment.json", json.dumps(facts, indent=2) + "\n")
 
 
+def finished(
+    directory: Path, *, track: Sequence[str] = (), track_every: int = 1
+) -> tuple[list[dict[str, Any]], dict[str, Any]] | None:
+    """Returns the records and the summary of a finished run, None of one that is not.
+
+    A finished run that does not hold the records that `track` asks for is refused.
+    """
+    if not (directory / "summary.json").exists():
+        return None
+    rows = records.read(directory / "metrics.jsonl")
+    due = [row for row in rows if row["round"] % track_every == 0]
+    if any(name not in row for row in due for name in track):
+        raise UserError(
+            f"{directory} is already finished and holds no such records: --track works while "
+            "training, add --overwrite to train it again"
+        )
+    return rows, json.loads((directory / "summary.json").read_text())
+
+
 def read(directory: Path) -> config.RunConfig:
     """The configuration of a run that is there."""
     if not (directory / "config.yaml").is_file():
         near = sorted(directory.glob("**/config.yaml"))[:1] if directory.is_dir() else []
-        hint = f"did you mean {near[0].parent}?" if near else "give one that run.py has left"
+        hint = (
+            f"did you mean {near[0].parent}?"
+            if near
+            else f"give one that `{errors.command('run')}` has left"
+        )
         raise UserError(f"{directory} is not a run directory, it has no config.yaml: {hint}")
     content = _read_config(directory)
     if not isinstance(content, dict):
@@ -106,13 +136,6 @@ def environment() -> dict[str, Any]:
         "devices": [str(d) for d in jax.devices()],
         "git_commit": _git_commit(),
     }
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that a killed run leaves the old one or the new one."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
 
 
 def _git_commit() -> str | None:

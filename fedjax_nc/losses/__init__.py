@@ -1,4 +1,7 @@
-"""Equations on arrays: no parameters, no model, no state."""
+"""Loss functions: equations on arrays, without parameters, model or state.
+
+Most give one value per example, which `masked_mean` averages; those on a whole batch take its mask.
+"""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -50,6 +53,11 @@ __all__ = ["Absent", "ClassSums", "balanced_softmax", "class_relations", "class_
 
 
 def masked_mean(values: Float[Array, " b"], mask: Bool[Array, " b"]) -> Float[Array, ""]:
-    """Mean over the rows that are not padding; zero when all are."""
-    kept = jnp.where(mask, values, 0.0)  # where, not a product: a padding row may be NaN
+    """Computes the mean over the examples that are not padding; zero if all are.
+
+    Args:
+      values: one per example; those of padding may be anything, also NaN.
+      mask: False on padding.
+    """
+    kept = jnp.where(mask, values, 0.0)  # where, not a product: NaN * 0 is NaN
     return jnp.sum(kept) / jnp.maximum(jnp.sum(mask), 1)

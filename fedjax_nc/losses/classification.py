@@ -12,25 +12,26 @@ from fedjax_nc import linalg
 
 
 def cross_entropy(logits: Float[Array, "*b c"], labels: Int[Array, "*b"]) -> Float[Array, "*b"]:
-    """-log softmax(logits)_y."""
+    """Computes the cross-entropy -log softmax(logits)_y."""
     chex.assert_equal_shape_prefix([logits, labels], labels.ndim)
     log_p = jax.nn.log_softmax(logits, axis=-1)
     return -jnp.take_along_axis(log_p, labels[..., None], axis=-1)[..., 0]
 
 
-Absent = Literal["one", "remove", "epsilon"]  # what public code does about classes without samples
+Absent = Literal["one", "remove", "epsilon"]  # what is done about classes without samples
 _REMOVED = -1e9  # log of nothing: a finite number, since 0 * inf is NaN in a gradient
 
 
 def shift(
     counts: Float[Array, " c"], absent: Absent, of: Callable[[Array], Array] = jnp.log
 ) -> Float[Array, " c"]:
-    """What is added to the logits for n_c samples; the three published ways for a class without.
+    """Computes what is added to the logits of a class with n_c samples on this client.
 
     Args:
       counts: samples of each class on this client; 0 is allowed.
-      absent: `one` counts it once (FedETF's code), `remove` takes it out of the softmax (FedETF in
-        FedDr+'s code, FedLC in FedDecorr's), `epsilon` counts it 1e-8 times (FedNH, FL-bench).
+      absent: what is done about a class without samples, in the three published ways. `one` counts
+        it once (FedETF's code), `remove` takes it out of the softmax (FedETF in FedDr+'s code,
+        FedLC in FedDecorr's), `epsilon` counts it 1e-8 times (FedNH, FL-bench).
       of: the function of the counts, by default their logarithm.
     """
     least = 1e-8 if absent == "epsilon" else 1.0
@@ -39,7 +40,7 @@ def shift(
 
 
 def log_prior(counts: Float[Array, " c"], absent: Absent = "one") -> Float[Array, " c"]:
-    """log n_c, see `shift` for classes without samples."""
+    """Computes log n_c; `absent` says how a class without samples counts, see `shift`."""
     return shift(counts, absent)
 
 
@@ -50,7 +51,7 @@ def balanced_softmax(
     gamma: float = 1.0,
     absent: Absent = "one",
 ) -> Float[Array, "*b"]:
-    """Cross-entropy on logits shifted by the class frequencies (FedETF, eq. 6).
+    """Computes the cross-entropy of logits shifted by the class frequencies (FedETF, eq. 6).
 
     CE(z + gamma log n, y): a frequent class must win by a margin.
 
@@ -59,7 +60,7 @@ def balanced_softmax(
       labels: true classes.
       counts: samples of each class on this client; 0 is allowed.
       gamma: strength; 0 gives plain cross-entropy.
-      absent: how a class without samples counts, see `log_prior`.
+      absent: how a class without samples counts, see `shift`.
     """
     chex.assert_equal_shape_suffix([logits, counts], 1)
     return cross_entropy(logits + gamma * log_prior(counts, absent), labels)
@@ -72,7 +73,9 @@ def margin_softmax(
     tau: float = 1.0,
     absent: Absent = "remove",
 ) -> Float[Array, "*b"]:
-    """CE(z - tau n^(-1/4), y): the rarer a class, the larger the margin it must win by (FedLC).
+    """Computes the cross-entropy of logits minus a margin for rare classes (FedLC).
+
+    CE(z - tau n^(-1/4), y): the rarer a class, the larger the margin it must win by.
 
     Args:
       logits: of the head.
@@ -90,14 +93,17 @@ def margin_softmax(
 def prior_scaled(
     logits: Float[Array, "*b c"], counts: Float[Array, " c"], temperature: float = 1.0
 ) -> Float[Array, "*b c"]:
-    """FedGELA's logits: phi_c z_c / T with phi_c = C n_c / n, so an absent class has logit 0."""
+    """Scales logits by class frequency (FedGELA): phi_c z_c / T with phi_c = C n_c / n.
+
+    A class without samples gets the logit 0.
+    """
     chex.assert_equal_shape_suffix([logits, counts], 1)
     share = counts / jnp.maximum(jnp.sum(counts), 1.0)
     return logits * (counts.shape[-1] * share) / temperature
 
 
 def cosine_mse(cosines: Float[Array, "*b c"], labels: Int[Array, "*b"]) -> Float[Array, "*b"]:
-    """Mean over classes of (cos_c - [c = y])^2, SphereFed's loss as FedDr+'s code has it."""
+    """Computes the mean over classes of (cos_c - [c = y])^2 (SphereFed, as FedDr+'s code)."""
     chex.assert_equal_shape_prefix([cosines, labels], labels.ndim)
     onehot = jax.nn.one_hot(labels, cosines.shape[-1], dtype=cosines.dtype)
     return jnp.mean((cosines - onehot) ** 2, axis=-1)
@@ -106,9 +112,9 @@ def cosine_mse(cosines: Float[Array, "*b c"], labels: Int[Array, "*b"]) -> Float
 def dot_regression(
     features: Float[Array, "*b d"], targets: Float[Array, "*b d"]
 ) -> Float[Array, "*b"]:
-    """Half squared gap between the cosine to the true class vector and one (FedDr+, section 2.2).
+    """Computes the dot-regression loss 1/2 (cos(f, v_y) - 1)^2 (FedDr+, section 2.2).
 
-    L_DR = 1/2 (cos(f, v_y) - 1)^2.
+    v_y is the vector of the true class.
     """
     chex.assert_equal_shape([features, targets])
     return 0.5 * (linalg.cosine(features, targets) - 1.0) ** 2
@@ -117,7 +123,7 @@ def dot_regression(
 def pull_push(
     features: Float[Array, "*b d"], vectors: Float[Array, "c d"], labels: Int[Array, "*b"]
 ) -> tuple[Float[Array, "*b d"], Float[Array, "*b d"]]:
-    """The two forces whose sum is minus the gradient of cross-entropy (FedDr+, proposition 1).
+    """Computes the two forces whose sum is minus the gradient of cross-entropy (FedDr+, prop. 1).
 
     F_pull = (1 - p_y) v_y draws a feature to its class vector, F_push = -sum_{c != y} p_c v_c
     drives it from the others.

@@ -10,14 +10,14 @@ from fedjax_nc import linalg
 
 
 def class_relations(vectors: Float[Array, "c d"]) -> Float[Array, "c c"]:
-    """FedDW's class-relation matrix: the softmax of every row of W W^T."""
+    """Computes FedDW's class-relation matrix: the softmax of every row of W W^T."""
     return jax.nn.softmax(vectors @ vectors.T, axis=-1)
 
 
 def soft_label_consistency(
     soft_labels: Float[Array, "c c"], relations: Float[Array, "c c"], seen: Bool[Array, " c"]
 ) -> Float[Array, ""]:
-    """(1/C^2) |S - R|_F^2 over the rows that are known (FedDW, eq. 11)."""
+    """Computes (1/C^2) |S - R|_F^2 over the rows of classes that were seen (FedDW, eq. 11)."""
     chex.assert_equal_shape([soft_labels, relations])
     rows = jnp.sum((soft_labels - relations) ** 2, axis=-1)
     return jnp.sum(jnp.where(seen, rows, 0.0)) / soft_labels.size
@@ -26,7 +26,7 @@ def soft_label_consistency(
 def linearised_gram(
     vectors: Float[Array, "c d"], reference: Float[Array, "c d"]
 ) -> Float[Array, "c c"]:
-    """W W^T to first order around a reference, which makes FedDW's term convex (eq. 26-30).
+    """Computes W W^T to first order around a reference, for a convex term (FedDW, eq. 26-30).
 
     With A = W^T: A0^T A + A^T A0 - A0^T A0. The paper leaves the softmax out here.
     """
@@ -38,9 +38,9 @@ def linearised_gram(
 def transmitting_matrix(
     before: Float[Array, "b h w a"], after: Float[Array, "b k l f"]
 ) -> Float[Array, "b a f"]:
-    """How channels before a stage go together with those after it, averaged over positions.
+    """Correlates the channels before a stage with those after it (FedAlign, section 4).
 
-    X = A F^T / (positions), A averaged down to F's size if it is larger (FedAlign, section 4).
+    X = A F^T / (positions), with A averaged down to F's size if it is larger.
     """
     chex.assert_equal_shape_prefix([before, after], 1)
     rows, columns = (
@@ -51,9 +51,9 @@ def transmitting_matrix(
 
 
 def spectral_norm(x: Float[Array, "b m n"], iterations: int = 10) -> Float[Array, " b"]:
-    """Largest singular value of each matrix by power iteration on X X^T, started at ones.
+    """Computes each matrix's largest singular value by power iteration on X X^T from ones.
 
-    Differentiable through the iterations, as FedAlign's code.
+    It is differentiated through the iterations, as in FedAlign's code.
     """
     gram = x @ jnp.swapaxes(x, 1, 2)
     vector, size = jnp.ones(x.shape[:2], x.dtype), jnp.ones(x.shape[0], x.dtype)
@@ -65,7 +65,7 @@ def spectral_norm(x: Float[Array, "b m n"], iterations: int = 10) -> Float[Array
 
 
 def _averaging(size: int, target: int) -> Float[Array, "t s"]:
-    """The matrix of PyTorch's adaptive average pooling along one axis; identity if not smaller."""
+    """Returns the matrix of PyTorch's adaptive average pooling along an axis; never enlarges it."""
     target = min(size, target)
     matrix = np.zeros((target, size), np.float32)
     for i in range(target):

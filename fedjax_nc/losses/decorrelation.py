@@ -14,9 +14,10 @@ Mask = Bool[Array, " b"]
 
 
 def standardise(z: Features, mask: Mask) -> tuple[Features, Float[Array, ""]]:
-    """Every feature with mean 0 and variance 1 over the unmasked rows, and how many these are.
+    """Standardises every feature over the rows that are not padding; also counts these rows.
 
-    Unbiased variance plus 1e-8, as FedDecorr's code; masked rows and dead features become zero.
+    The variance is unbiased and 1e-8 is added, as in FedDecorr's code. Padding rows and constant
+    features become zero.
     """
     chex.assert_rank(z, 2)
     count = jnp.sum(mask).astype(z.dtype)
@@ -28,10 +29,10 @@ def standardise(z: Features, mask: Mask) -> tuple[Features, Float[Array, ""]]:
 
 
 def frobenius(z: Features, mask: Mask) -> Float[Array, ""]:
-    """FedDecorr: (1/B) mean_{i != j} M_ij^2 with M = Z^T Z of the standardised features.
+    """Computes FedDecorr's (1/B) mean_{i != j} M_ij^2, M = Z^T Z of standardised features.
 
-    The scale of the released code, to which its weight 0.1 belongs: with the correlation
-    K = M / (B - 1) it is (B - 1)^2 / B times the mean of K_ij^2. Zero for a batch of one.
+    This is the scale of the released code, to which its weight 0.1 belongs: with the correlation
+    K = M / (B - 1) it is (B - 1)^2 / B times the mean of K_ij^2. It is zero for a batch of one.
     """
     z, count = standardise(z, mask)
     d = z.shape[1]
@@ -46,10 +47,11 @@ def log_det(
     jitter: float = 1e-4,
     side: Literal["smaller", "features", "samples"] = "smaller",
 ) -> Float[Array, ""]:
-    """LDDecorr: -log det(K + jitter I), K the d x d correlation of the features (FedBlade, eq. 11).
+    """Computes -log det(K + jitter I) of the features' correlation K (LDDecorr, FedBlade, eq. 11).
 
-    By Cholesky, as the paper. With fewer samples than features the same number and gradient come
-    from a B x B matrix: log det(Z^T Z + e I_d) = (d - B) log e + log det(Z Z^T + e I_B).
+    It is computed by Cholesky, as in the paper. With fewer samples than features the same number
+    and gradient come from a B x B matrix:
+    log det(Z^T Z + e I_d) = (d - B) log e + log det(Z Z^T + e I_B).
 
     Args:
       z: features; fewer than two rows give zero.

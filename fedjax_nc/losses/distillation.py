@@ -1,5 +1,7 @@
 """Losses against a frozen model's outputs: one value per example, the caller averages."""
 
+from typing import Literal
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,7 @@ from fedjax_nc import linalg
 
 
 def feature_l2(student: Float[Array, "*b d"], teacher: Float[Array, "*b d"]) -> Float[Array, "*b"]:
-    """Squared distance of the raw features, divided by their dimension (FedDr+, section 3.2)."""
+    """Computes the features' squared distance divided by their dimension (FedDr+, section 3.2)."""
     chex.assert_equal_shape([student, teacher])
     return jnp.mean((student - teacher) ** 2, axis=-1)
 
@@ -20,9 +22,10 @@ def model_contrastive(
     z_previous: Float[Array, "*b p"],
     tau: float,
 ) -> Float[Array, "*b"]:
-    """Pull towards the global model's projection, push from the previous local one (MOON, eq. 3).
+    """Computes the contrast of the global model against the previous local one (MOON, eq. 3).
 
-    -log( e^{s+/tau} / (e^{s+/tau} + e^{s-/tau}) ) with cosine similarities s.
+    -log( e^{s+/tau} / (e^{s+/tau} + e^{s-/tau}) ) with s+ the cosine similarity to the global
+    model's projection and s- that to the previous local model's.
     """
     chex.assert_equal_shape([z, z_global, z_previous])
     positive, negative = linalg.cosine(z, z_global), linalg.cosine(z, z_previous)
@@ -32,7 +35,7 @@ def model_contrastive(
 def kd(
     logits: Float[Array, "*b c"], teacher: Float[Array, "*b c"], tau: float = 1.0
 ) -> Float[Array, "*b"]:
-    """tau^2 KL( softmax(teacher / tau) || softmax(logits / tau) ), summed over classes."""
+    """Computes tau^2 KL( softmax(teacher / tau) || softmax(logits / tau) )."""
     chex.assert_equal_shape([logits, teacher])
     log_p, log_q = jax.nn.log_softmax(teacher / tau), jax.nn.log_softmax(logits / tau)
     return tau**2 * jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
@@ -44,7 +47,7 @@ def not_true_kd(
     labels: Int[Array, "*b"],
     tau: float = 1.0,
 ) -> Float[Array, "*b"]:
-    """`kd` over the classes that are not the true one (FedNTD, eq. 4)."""
+    """Computes `kd` over the classes that are not the true one (FedNTD, eq. 4)."""
     chex.assert_equal_shape([logits, teacher])
     true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
     # far below every logit but finite: both distributions give the class nothing, and 0 * 0 is 0
@@ -52,14 +55,16 @@ def not_true_kd(
 
 
 def logit_l2(logits: Float[Array, "*b c"], teacher: Float[Array, "*b c"]) -> Float[Array, "*b"]:
-    """Squared distance of the logits, divided by the number of classes (LD of FedDr+)."""
+    """Computes the logits' squared distance divided by the number of classes (FedDr+'s LD)."""
     return feature_l2(logits, teacher)
 
 
 def soft_label_kl(
-    logits: Float[Array, "*b c"], targets: Float[Array, "*b c"], form: str = "kl"
+    logits: Float[Array, "*b c"],
+    targets: Float[Array, "*b c"],
+    form: Literal["kl", "linear"] = "kl",
 ) -> Float[Array, "*b"]:
-    """Distance of the softmax to a target distribution.
+    """Computes the distance of the softmax to a target distribution.
 
     Args:
       logits: the student's.

@@ -19,7 +19,7 @@ def relaxed_contrast(
     threshold: float = 0.7,
     beta: float = 1.0,
 ) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
-    """FedRCL's two values per anchor: supervised contrast and what keeps classes from collapsing.
+    """Computes FedRCL's supervised contrast and its penalty on collapsing classes, per anchor.
 
     The first sets the least similar vector of the anchor's class, which may be itself, against the
     two most similar ones of other classes. The second sets the anchor itself against the least
@@ -55,9 +55,9 @@ def relaxed_contrast(
 
 
 def class_variance(logits: Float[Array, "b c"], mask: Bool[Array, " b"]) -> Float[Array, ""]:
-    """mean_c max(0, 1/sqrt(C) - std of the softmax output c over the batch) (FedUV, eq. 5).
+    """Computes mean_c max(0, 1/sqrt(C) - std of the softmax output c in the batch) (FedUV, eq. 5).
 
-    Zero for a batch of one. Unbiased standard deviation, as the code.
+    The standard deviation is unbiased, as in the code. The value is zero for a batch of one.
     """
     chex.assert_rank(logits, 2)
     count = jnp.sum(mask).astype(logits.dtype)
@@ -69,10 +69,10 @@ def class_variance(logits: Float[Array, "b c"], mask: Bool[Array, " b"]) -> Floa
 
 
 def uniformity(z: Float[Array, "b d"], mask: Bool[Array, " b"]) -> Float[Array, ""]:
-    """mean_{i < j} exp(-D_ij / median D) of squared distances D (FedUV, eq. 7).
+    """Computes mean_{i < j} exp(-D_ij / median D) of squared distances D (FedUV, eq. 7).
 
-    The lower median of the distances that are not zero; the gradient flows through it. Zero for a
-    batch of one.
+    The median is the lower one of the distances that are not zero, and the gradient flows through
+    it. The value is zero for a batch of one.
     """
     chex.assert_rank(z, 2)
     rows, columns = jnp.triu_indices(len(z), 1)

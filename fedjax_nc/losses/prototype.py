@@ -12,21 +12,21 @@ from fedjax_nc.losses.classification import cross_entropy
 
 
 class ClassSums(NamedTuple):
-    """Sums over the examples of each class; sums of sums are sums, so clients just add up."""
+    """Sums over the examples of each class, which can be added up over batches and clients."""
 
     total: Float[Array, "*n c k"]
     count: Float[Array, "*n c"]
 
     @property
     def mean(self) -> Float[Array, "*n c k"]:
-        """Mean of each class, zero where there is none."""
+        """The mean of each class, zero for a class without examples."""
         return self.total / jnp.maximum(self.count, 1.0)[..., None]
 
 
 def class_sums(
     values: Float[Array, "b k"], labels: Int[Array, " b"], mask: Bool[Array, " b"], classes: int
 ) -> ClassSums:
-    """Sum of the rows of each class and how many there are."""
+    """Computes the sum of the rows of each class, and how many there are."""
     chex.assert_equal_shape_prefix([values, labels, mask], 1)
     member = jax.nn.one_hot(labels, classes, dtype=values.dtype) * mask[:, None]
     return ClassSums(member.T @ jnp.where(mask[:, None], values, 0.0), jnp.sum(member, 0))
@@ -35,7 +35,10 @@ def class_sums(
 def projector_alignment(
     projected: Float[Array, "c p"], vectors: Float[Array, "c p"], seen: Bool[Array, " c"]
 ) -> Float[Array, ""]:
-    """L_PA = sum_c 1/2 (1 - cos(projected prototype, class vector))^2 (FedBlade, eq. 15)."""
+    """Computes L_PA = sum_c 1/2 (1 - cos(prototype_c, class vector_c))^2 (FedBlade, eq. 15).
+
+    The prototypes are projected ones, and classes that were not `seen` do not count.
+    """
     chex.assert_equal_shape([projected, vectors])
     values = 0.5 * (1 - linalg.cosine(projected, vectors)) ** 2
     return jnp.sum(jnp.where(seen, values, 0.0))
@@ -49,7 +52,7 @@ def prototype_contrast(
     shift: Float[Array, " c"],
     tau: float,
 ) -> Float[Array, " b"]:
-    """L_FA = CE( cos(z, prototype_c) / tau + shift_c, y ) (FedBlade, eq. 16).
+    """Computes L_FA = CE( cos(z, prototype_c) / tau + shift_c, y ) (FedBlade, eq. 16).
 
     Classes without a prototype are no candidates, and examples of them give zero.
 
@@ -73,7 +76,7 @@ def prototype_l2(
     seen: Bool[Array, " b"],
     unit: bool = False,
 ) -> Float[Array, " b"]:
-    """Mean square of z - P_y over dimensions (FedProto's code, FedFM's L2 form).
+    """Computes the mean square of z - P_y over dimensions (FedProto's code, FedFM's L2 form).
 
     Args:
       features: of the batch.
@@ -90,6 +93,9 @@ def prototype_l2(
 def moving_prototypes(
     vectors: Float[Array, "c d"], mean: Float[Array, "c d"], rho: float
 ) -> Float[Array, "c d"]:
-    """W <- normalised rho W + (1 - rho) normalised mean (FedNH, eq. 7); a zero mean keeps W."""
+    """Moves class vectors towards the class means (FedNH, eq. 7).
+
+    W <- normalised(rho W + (1 - rho) normalised(mean)); a zero mean keeps W.
+    """
     chex.assert_equal_shape([vectors, mean])
     return linalg.normalise(rho * vectors + (1 - rho) * linalg.normalise(mean))

@@ -19,7 +19,7 @@ class Encoded(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        """Features of a batch, as many as the body gives."""
+        """Returns the body's maps and levels, and as many new features as it has."""
         blocks, levels, x = self.body(x, train=train, mask=mask)
         size = x.shape[-1]
         x = Dense(size)(nn.relu(Dense(size)(x)))
@@ -27,17 +27,23 @@ class Encoded(nn.Module):
 
 
 def from_body(body: nn.Module, shape: tuple[int, ...], classes: int, spec: HeadSpec) -> Model:
-    """Wrap a flax body, (x, train, mask) -> (blocks, levels, features), and put a head on it.
+    """Puts a head on a flax module and returns both as pure functions.
 
-    A body of stages has `channels`, `width` and `stage`, see `resnet`.
+    Args:
+      body: a module (x, *, train, mask) -> (blocks, levels, features). A network of stages has
+        `channels`, `width` and `stage` as well, see `resnet`.
+      shape: one input's shape, without the batch axis.
+      classes: number of classes.
+      spec: what the method wants on top of the features.
     """
     channels = getattr(body, "channels", ())
     stages, body = body, Encoded(body) if spec.encoder else body
 
     def init(key):
         key_body, key_head = jax.random.split(key)
-        x = jnp.zeros((2, *shape), int if len(shape) == 1 else float)  # words have numbers
+        x = jnp.zeros((2, *shape), int if len(shape) == 1 else float)  # words are ids
         variables = body.init({"params": key_body, "dropout": key_body}, x, train=False, mask=None)
+        variables = jax.tree.map(lambda v: v.astype(float), variables)  # of the working precision
         *_, features = jax.eval_shape(lambda v: body.apply(v, x, train=False, mask=None), variables)
         head = init_head(key_head, spec, features=features.shape[-1], classes=classes)
         return Weights({"body": variables["params"], **head}, variables.get("batch_stats", {}))
@@ -75,7 +81,7 @@ def from_body(body: nn.Module, shape: tuple[int, ...], classes: int, spec: HeadS
 
 
 def _first_channels(net: nn.Module, params: Any, x: jax.Array) -> Any:
-    """Those of the parameters a narrower network has: the first along every axis."""
+    """Returns the part of the parameters a narrower network has: the first along every axis."""
     shapes = jax.eval_shape(
         lambda x: net.init(jax.random.key(0), x, train=True, mask=None)["params"], x
     )

@@ -10,25 +10,26 @@ from fedjax_nc.models.conv import Dense, torch_bias
 from fedjax_nc.models.lowerings import product
 from fedjax_nc.models.norm import Norm
 
-Pair = tuple[Array, Array]  # of the forward and of the backward direction
+Pair = tuple[Array, Array]  # one array of the forward direction and one of the backward
 
 
 class BiLSTM(nn.Module):
     """embedding - LSTM both ways - dense128 - ReLU - mean over time - dense128 (linear).
 
-    As the released code: dropout 0.2 on either side of the LSTM, and padding words are words like
-    others (id 0), in the LSTM as in the mean.
+    As in the released code, dropout 0.2 is on either side of the LSTM, and padding words (id 0) are
+    treated as other words, in the LSTM as in the mean.
     """
 
-    vocabulary: int
     norm: str = "none"
-    conv: str = "auto"  # every body takes one
+    conv: str = "auto"  # has no effect: there is no convolution
     units: int = 128
+    words: int = 10_000  # with an id of their own; two more ids are padding and the unknown word
 
     @nn.compact
     def __call__(self, x: Int[Array, "b t"], *, train, mask):
-        """Vectors of every word after the LSTM and after the layer on it, their means, features."""
-        table = self.param("embedding", nn.initializers.normal(1.0), (self.vocabulary, self.units))
+        """Returns the words' vectors after LSTM and dense layer, their means, and the features."""
+        shape = (self.words + 2, self.units)
+        table = self.param("embedding", nn.initializers.normal(1.0), shape)
         # time first: a step of the loop then reads one block of memory
         words = nn.Dropout(0.2)(table[x.T], deterministic=not train)
         hidden = nn.Dropout(0.2)(BothWays(self.units)(words), deterministic=not train)
@@ -41,16 +42,16 @@ class BiLSTM(nn.Module):
 
 
 class BothWays(nn.Module):
-    """An LSTM from the first word to the last and one back, PyTorch's cell and initialisation.
+    """An LSTM from the first word to the last and one back, with PyTorch's initialisation.
 
-    Its two biases per gate are one here, drawn as their sum.
+    PyTorch's two biases per gate are one here, drawn as their sum.
     """
 
     units: int
 
     @nn.compact
     def __call__(self, x: Float[Array, "t b i"]) -> Float[Array, "t b h"]:
-        """What either has seen by each word, side by side."""
+        """Returns both LSTMs' hidden vectors at each word, side by side."""
         init, gates, recurrent = torch_bias(self.units), [], []
         for name, inputs in (("forward", x), ("backward", x[::-1])):
             kernel = self.param(f"{name}_kernel", init, (x.shape[-1], 4 * self.units), x.dtype)
@@ -64,7 +65,7 @@ class BothWays(nn.Module):
 
 
 def _two(init):
-    """The sum of two draws."""
+    """Returns the initialiser that draws twice and adds."""
 
     def both(key, shape, dtype=float):
         return sum(init(k, shape, dtype) for k in jax.random.split(key))
@@ -74,23 +75,26 @@ def _two(init):
 
 @jax.custom_vjp
 def recur(gates: Pair, kernels: Pair) -> Pair:
-    """The hidden vectors of two LSTMs, [t, b, h], from the inputs' share of their gates.
+    """Computes the hidden vectors [t, b, h] of two LSTMs from the inputs' share of their gates.
 
-    Both in one loop, whose steps hold nothing but what needs the step before. Automatic
+    One loop runs both, and its steps hold nothing but what needs the step before. Automatic
     differentiation would add up the kernels' gradients step by step.
     """
     return _recur_fwd(gates, kernels)[0]
 
 
 def _recur_fwd(gates, kernels):
-    def one(gates, kernel, hidden, cell):
+    def advance(gates, kernel, hidden, cell):
         i, f, g, o = jnp.split(gates + hidden @ kernel, 4, -1)
         i, f, g, o = _sigmoid(i), _sigmoid(f), jnp.tanh(g), _sigmoid(o)
         cell = f * cell + i * g
         return o * jnp.tanh(cell), cell, jnp.concatenate([i, f, g, o], -1)
 
     def step(carry, gates):
-        new = [one(z, k, *c) for z, k, c in zip(gates, kernels, carry, strict=True)]
+        new = [
+            advance(z, k, hidden=h, cell=c)
+            for z, k, (h, c) in zip(gates, kernels, carry, strict=True)
+        ]
         return [n[:2] for n in new], new
 
     _, seen = lax.scan(step, [(_zeros(z), _zeros(z)) for z in gates], gates)
@@ -100,7 +104,7 @@ def _recur_fwd(gates, kernels):
 def _recur_bwd(residuals, cotangents):
     seen, kernels = residuals
 
-    def one(g_hidden, now, kernel, later):
+    def retreat(g_hidden, now, kernel, later):
         (cell, before, gates), (back, g_cell) = now, later
         i, f, g, o = jnp.split(gates, 4, -1)
         g_hidden, out = g_hidden + back, jnp.tanh(cell)
@@ -115,7 +119,10 @@ def _recur_bwd(residuals, cotangents):
         return (by_gates @ kernel.T, g_cell * f), by_gates
 
     def step(carry, now):
-        new = [one(g, n, k, c) for (g, n), k, c in zip(now, kernels, carry, strict=True)]
+        new = [
+            retreat(g, n, kernel=k, later=c)
+            for (g, n), k, c in zip(now, kernels, carry, strict=True)
+        ]
         return [n[0] for n in new], [n[1] for n in new]
 
     steps = [
@@ -143,7 +150,7 @@ def _zeros(gates: Float[Array, "t b g"]) -> Float[Array, "b h"]:
 
 
 def _before(x: Float[Array, "t ..."]) -> Float[Array, "t ..."]:
-    """What each step found: the step before's."""
+    """Returns what the step before has, for every step; zeros for the first."""
     return jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]])
 
 

@@ -11,8 +11,8 @@ class CNN(nn.Module):
     """conv5x5 - pool - conv5x5 - pool - dense256 - dense128 (linear), valid padding.
 
     Grey images get FedDW's MNIST variant (10 and 20 channels, dropout 0.5 after the second
-    convolution, pooling before ReLU), colour images its CIFAR variant (6 and 16 channels).
-    Pooling and ReLU commute, so only the dropout tells the variants apart.
+    convolution, pooling before ReLU), colour images its CIFAR variant (6 and 16 channels, pooling
+    after ReLU). Pooling and ReLU commute, so both pool first here.
     """
 
     norm: str = "none"
@@ -20,12 +20,13 @@ class CNN(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        """Maps after each convolution, vectors before each ReLU, features."""
+        """Returns maps after each convolution, vectors before each ReLU, and features."""
         grey = x.shape[-1] == 1
         blocks, levels = [], []
         for i, channels in enumerate((10, 20) if grey else (6, 16)):
             dropout = grey and i == 1
-            pool = self.norm == "none" and not dropout  # if nothing comes between
+            # in the convolution if nothing comes between
+            pool = self.norm == "none" and not dropout
             x = Conv(channels, 5, padding="VALID", bias=True, lowering=self.conv, pool=pool)(x)
             x = Norm(self.norm)(x, train=train, mask=mask)
             if dropout:
@@ -49,15 +50,15 @@ class FedAvgCNN(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        """Maps after each convolution, vectors before each ReLU, features."""
+        """Returns maps after each convolution, vectors before each ReLU, and features."""
         blocks, levels = [], []
         for channels in (32, 64):
-            pool = self.norm == "none"  # with the convolution if nothing comes between
+            pool = self.norm == "none"  # in the convolution if nothing comes between
             x = Conv(channels, 5, padding="VALID", bias=True, lowering=self.conv, pool=pool)(x)
             x = Norm(self.norm)(x, train=train, mask=mask)
             x = x if pool else max_pool(x)
             levels.append(jnp.mean(x, axis=(1, 2)))
-            x = nn.relu(x)  # on a quarter
+            x = nn.relu(x)
             blocks.append(x)
         levels.append(Dense(512)(x.reshape(x.shape[0], -1)))
         return tuple(blocks), tuple(levels), nn.relu(levels[-1])

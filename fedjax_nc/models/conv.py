@@ -1,4 +1,4 @@
-"""The layers networks are made of: flax's parameters and numbers, fast inside loops on a CPU."""
+"""Convolution, dense layer and pooling: parameters and numbers as flax's, fast in a CPU's loops."""
 
 import functools
 
@@ -16,9 +16,18 @@ he_fan_out = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
 def choose(backend: str, side: int, stride: int, channels: int, groups: int, smallest: int) -> str:
-    """Lowering for `auto`; `smallest` is the smaller side of the output.
+    """Chooses the lowering that `auto` stands for.
 
-    Accelerators have good kernels of their own. For a CPU the table is benchmarks/conv.py's.
+    Accelerators have good kernels of their own. For a CPU the rules are what benchmarks/conv.py
+    measures.
+
+    Args:
+      backend: jax's name of it.
+      side: of the kernel.
+      stride: of the convolution, the same along both axes.
+      channels: of the input.
+      groups: of the channels.
+      smallest: the smaller side of the output.
     """
     if backend != "cpu":
         return "native"
@@ -32,13 +41,13 @@ def choose(backend: str, side: int, stride: int, channels: int, groups: int, sma
 
 
 def can(name: str, side: int, stride: int, groups: int) -> bool:
-    """Whether a lowering that was asked for by name computes such a convolution."""
+    """Returns whether a lowering that is asked for by name computes such a convolution."""
     tiled = stride == 1 and 2 <= side <= 5
     return name == "native" or (groups == 1 and (name != "winograd" or tiled))
 
 
 def tile(x: Array, name: str = "auto") -> Array:
-    """The map in tiles where 3x3 convolutions are fastest that way; otherwise as it is."""
+    """Cuts a map into tiles if 3x3 convolutions are faster that way; else returns it unchanged."""
     sides = tiles.sides(x)
     if tiles.is_tiled(x) or name not in ("auto", "winograd") or any(s % tiles.TILE for s in sides):
         return x
@@ -57,7 +66,10 @@ def convolve(
     name: str = "auto",
     pool: bool = False,
 ):
-    """Convolve by a lowering, and pool; one that cannot leaves the shape to `auto`."""
+    """Computes a convolution by the lowering `name`, or by `auto`'s choice where that one cannot.
+
+    With `pool` the outputs are max-pooled 2x2.
+    """
     side, channels = kernel.shape[0], x.shape[-1]
     if tiles.is_tiled(x):
         if not pool and (side, stride, groups, pads) == (3, 1, 1, ((1, 1), (1, 1))):
@@ -89,11 +101,11 @@ def convolve(
 
 
 def _grouped(x, kernel, stride, pads, groups):
-    """Groups as one batched product."""
+    """Computes a convolution of groups as one batched product."""
     split = functools.partial(jnp.split, indices_or_sections=groups, axis=-1)
     lowering = lowerings.pointwise if kernel.shape[0] == 1 else lowerings.im2col
-    one = functools.partial(lowering, stride=stride, pads=pads)
-    y = jax.vmap(one, out_axes=-2)(jnp.stack(split(x)), jnp.stack(split(kernel)))
+    convolve_group = functools.partial(lowering, stride=stride, pads=pads)
+    y = jax.vmap(convolve_group, out_axes=-2)(jnp.stack(split(x)), jnp.stack(split(kernel)))
     return y.reshape(*y.shape[:3], -1)
 
 
@@ -108,9 +120,18 @@ def _pads(padding: str, size: tuple[int, ...], kernel: int, stride: int) -> lowe
 
 
 class Conv(nn.Module):
-    """2-d convolution. `padding` is VALID, SAME (flax's), or an int: that many zeros all round.
+    """A 2-d convolution with a square kernel.
 
-    `pool` max-pools the outputs 2x2, where they are in memory before they are a map.
+    Attributes:
+      features: number of output channels.
+      kernel: side of the kernel.
+      stride: the same along both axes.
+      padding: VALID, SAME (as flax's), or the number of zeros to add on every side.
+      groups: of the channels; as many as channels make it depthwise.
+      bias: whether a bias is added.
+      lowering: how it is computed, see `lowerings`; the numbers are the same.
+      pool: whether the outputs are max-pooled 2x2, before they are written to memory as a map.
+      kernel_init: initialiser of the kernel.
     """
 
     features: int
@@ -121,11 +142,11 @@ class Conv(nn.Module):
     bias: bool = False
     lowering: str = "auto"
     pool: bool = False
-    kernel_init: nn.initializers.Initializer = torch_default  # `init` is flax's own
+    kernel_init: nn.initializers.Initializer = torch_default
 
     @nn.compact
     def __call__(self, x: Float[Array, "... i"]) -> Float[Array, "... o"]:
-        """Convolve a map, or one in tiles."""
+        """Convolves a map, tiled or not."""
         inputs = x.shape[-1] // self.groups
         shape = (self.kernel, self.kernel, inputs, self.features)
         kernel = self.param("kernel", self.kernel_init, shape, x.dtype)
@@ -149,19 +170,19 @@ class Conv(nn.Module):
 
 
 def torch_bias(fan_in: int):
-    """PyTorch's default bias initialiser: uniform within 1/sqrt(fan_in)."""
+    """Returns PyTorch's default initialiser of a bias: uniform within 1/sqrt(fan_in)."""
     bound = fan_in**-0.5
     return lambda key, shape, dtype=float: jax.random.uniform(key, shape, dtype, -bound, bound)
 
 
 class Dense(nn.Module):
-    """Fully connected layer with PyTorch's default initialisation."""
+    """A fully connected layer with PyTorch's default initialisation."""
 
     features: int
 
     @nn.compact
     def __call__(self, x: Float[Array, "b i"]) -> Float[Array, "b o"]:
-        """Multiply and add."""
+        """Computes x W + b."""
         inputs = x.shape[-1]
         kernel = self.param("kernel", torch_default, (inputs, self.features), x.dtype)
         bias = self.param("bias", torch_bias(inputs), (self.features,), x.dtype)
@@ -169,13 +190,13 @@ class Dense(nn.Module):
 
 
 def max_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
-    """2x2 max-pooling; an odd last row or column is dropped, as PyTorch does."""
+    """Computes 2x2 max-pooling; an odd last row or column is dropped, as PyTorch does."""
     b, h, w, c = x.shape[0], x.shape[1] // 2, x.shape[2] // 2, x.shape[3]
     return lowerings.window_max(x[:, : 2 * h, : 2 * w].reshape(b, h, 2, w, 2, c), 2, 4)
 
 
 def max_pool3(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
-    """3x3 max-pooling with stride 2 and a border, of numbers that are not negative."""
+    """Computes 3x3 max-pooling with stride 2 and a border of zeros, of numbers not below zero."""
     for axis in (1, 2):
         size = x.shape[axis]
         around = [(1, 1) if a == axis else (0, 0) for a in range(4)]
@@ -188,13 +209,13 @@ def max_pool3(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
 
 
 def avg_pool3(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
-    """3x3 average-pooling with stride 2; a border of zeros counts."""
+    """Computes 3x3 average-pooling with stride 2; zeros of the border count in the mean."""
     return lowerings.depthwise(
         x, jnp.full((3, 3, 1, x.shape[-1]), 1 / 9, x.dtype), stride=2, pads=((1, 1), (1, 1))
     )
 
 
 def avg_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
-    """2x2 average-pooling; an odd last row or column is dropped, as PyTorch does."""
+    """Computes 2x2 average-pooling; an odd last row or column is dropped, as PyTorch does."""
     b, h, w, c = x.shape[0], x.shape[1] // 2, x.shape[2] // 2, x.shape[3]
     return jnp.mean(x[:, : 2 * h, : 2 * w].reshape(b, h, 2, w, 2, c), (2, 4))

@@ -14,7 +14,7 @@ LAYERS = (6, 12, 24, 16)
 
 
 class Activated(nn.Module):
-    """Normalisation, ReLU and a convolution: activation comes before in this network."""
+    """Normalisation, ReLU, then a convolution: in this network activation comes first."""
 
     channels: int
     kernel: int
@@ -23,20 +23,20 @@ class Activated(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        """The convolution's map."""
+        """Returns the convolution's map."""
         x = nn.relu(Norm(self.norm)(x, train=train, mask=mask))
         return Conv(self.channels, self.kernel, lowering=self.conv)(x)
 
 
 class DenseNet121(nn.Module):
-    """Four stages of layers that see all maps before them, halved between, 1024 features."""
+    """Four stages of layers that see all maps before them, pooling between them, 1024 features."""
 
     norm: str = "running"
     conv: str = "auto"
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        """Maps after each stage, vectors of stem, stages and last layer before ReLU, features."""
+        """Returns maps after stages, vectors of stem, stages and last layer, and features."""
         layer = partial(Activated, norm=self.norm, conv=self.conv)
         x = Conv(2 * GROWTH, 3, lowering=self.conv)(x)
         blocks, levels = [], [jnp.mean(x, axis=(1, 2))]

@@ -13,7 +13,7 @@ KINDS = ("linear", "cosine", "etf", "orthonormal")
 
 
 def init_head(key: Key[Array, ""], spec: HeadSpec, features: int, classes: int) -> Params:
-    """Parameter groups `head`, and `projector` and `scale` where the spec asks for them."""
+    """Draws the group `head`, and `projector`, `own_head` and `scale` if the spec asks for them."""
     key_projector, key_head = jax.random.split(key)
     groups: Params = {}
     width = features
@@ -50,7 +50,7 @@ def init_head(key: Key[Array, ""], spec: HeadSpec, features: int, classes: int) 
 def apply_head(
     params: Params, features: Float[Array, "b d"], spec: HeadSpec
 ) -> tuple[Float[Array, "b p"], Float[Array, "b c"]]:
-    """Projected features and logits."""
+    """Computes the projected features and the logits."""
     projected = features
     layers = params.get("projector", {})
     for i in range(len(layers)):

@@ -1,7 +1,7 @@
 """Networks of inverted residuals for small images: MobileNetV2 and EfficientNet-B0.
 
-Any width and any survival, as in `resnet`. First strides are 1 where the papers' networks, made for
-224 pixels, have 2.
+They have any width and any survival, as in `resnet`. First strides are 1 where the papers'
+networks, made for 224 pixels, have 2.
 """
 
 from functools import partial
@@ -18,7 +18,7 @@ from fedjax_nc.types import narrow
 
 
 class Row(NamedTuple):
-    """A stage, as a line of the papers' tables: blocks that only differ in the first's stride."""
+    """A stage as a line of the papers' tables: like blocks, only the first with a stride."""
 
     expansion: int
     channels: int
@@ -28,11 +28,11 @@ class Row(NamedTuple):
 
 
 class Net(NamedTuple):
-    """What tells the two networks apart."""
+    """In what the two networks differ."""
 
     rows: tuple[Row, ...]
     act: str
-    squeeze: bool  # channels are scaled by what the whole map holds (squeeze and excitation)
+    squeeze: bool  # whether channels are scaled by a function of the whole map's mean
 
 
 # Sandler et al. 2018, table 2; the second stage's stride is 1 in all CIFAR versions
@@ -78,7 +78,7 @@ class Inverted(nn.Module):
 
     @nn.compact
     def __call__(self, x, keep: float = 1.0, *, train, mask):
-        """One block; kept with this probability."""
+        """Returns the block's map; in training the block is kept with probability `keep`."""
         inner = narrow(self.row.expansion * self.inputs, self.width)
         kept = coin(self, keep, train=train)
         conv = partial(Conv, lowering=self.conv)
@@ -88,7 +88,7 @@ class Inverted(nn.Module):
         if self.row.expansion > 1:
             y = act(norm()(conv(inner, 1)(y), train=train, mask=mask))
         side = self.row.kernel
-        y = conv(inner, side, self.stride, side // 2, groups=inner)(y)
+        y = conv(inner, side, stride=self.stride, padding=side // 2, groups=inner)(y)
         y = act(norm()(y, train=train, mask=mask))
         if self.net.squeeze:
             units = narrow(max(1, self.inputs // 4), self.width)
@@ -113,10 +113,18 @@ class Stage(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        """The map after the stage, twice: no ReLU ends it."""
+        """Returns the map after the stage twice, since no ReLU ends it."""
         inputs, stride = self.inputs, self.row.stride
         for keep in (1.0, *self.keep):
-            block = Inverted(self.row, inputs, stride, self.net, self.norm, self.conv, self.width)
+            block = Inverted(
+                self.row,
+                inputs,
+                stride=stride,
+                net=self.net,
+                norm=self.norm,
+                conv=self.conv,
+                width=self.width,
+            )
             x = settle(block(x, keep, train=train, mask=mask))
             inputs, stride = self.row.channels, 1
         return x, x
@@ -133,12 +141,12 @@ class InvertedResiduals(nn.Module):
 
     @property
     def channels(self) -> tuple[int, ...]:
-        """Of every stage."""
+        """The channels of every stage."""
         return tuple(row.channels for row in self.net.rows)
 
     @nn.nowrap
     def stage(self, number: int, name: str | None = None) -> Stage:
-        """One of the stages; alone it keeps all its blocks."""
+        """Returns one of the stages; without a name it keeps all its blocks."""
         row = self.net.rows[number]
         first = sum(row.blocks - 1 for row in self.net.rows[:number])
         keep = self.survival[first : first + row.blocks - 1] if name else ()
@@ -146,17 +154,17 @@ class InvertedResiduals(nn.Module):
         return Stage(
             row,
             inputs,
-            self.net,
-            self.norm,
-            self.conv,
-            self.width,
-            keep or (1.0,) * (row.blocks - 1),
+            net=self.net,
+            norm=self.norm,
+            conv=self.conv,
+            width=self.width,
+            keep=keep or (1.0,) * (row.blocks - 1),
             name=name,
         )
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        """Maps after each stage, vectors of stem, stages and last layer before ReLU, features."""
+        """Returns maps after stages, vectors of stem, stages and last layer, and features."""
         act, norm = getattr(nn, self.net.act), partial(Norm, self.norm)
         first, last = (narrow(n, self.width) for n in (32, 1280))
         x = Conv(first, 3, padding=1, lowering=self.conv)(x)
@@ -170,3 +178,13 @@ class InvertedResiduals(nn.Module):
         x = norm()(Conv(last, 1, lowering=self.conv)(x), train=train, mask=mask)
         levels.append(jnp.mean(x, axis=(1, 2)))
         return tuple(blocks), tuple(levels), jnp.mean(act(x), axis=(1, 2))
+
+
+def mobilenet_v2() -> InvertedResiduals:
+    """Builds MobileNetV2."""
+    return InvertedResiduals(MOBILENET_V2)
+
+
+def efficientnet_b0() -> InvertedResiduals:
+    """Builds EfficientNet-B0."""
+    return InvertedResiduals(EFFICIENTNET_B0)

@@ -23,7 +23,7 @@ TILE = 4  # side of the output tile of `winograd`
 
 
 def native(x, kernel, stride: int, pads: Pads, groups: int = 1):
-    """XLA's own convolution, for accelerators."""
+    """Computes a convolution by XLA's own operation, which is fast on accelerators."""
     return lax.conv_general_dilated(
         x, kernel, (stride, stride), pads, dimension_numbers=_LAYOUT, feature_group_count=groups
     )
@@ -31,7 +31,7 @@ def native(x, kernel, stride: int, pads: Pads, groups: int = 1):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def canonical(x: Float[Array, "b h w i"], kernel: Float[Array, "p q i o"], stride: int, pads: Pads):
-    """The native convolution with both gradients written as NHWC/HWIO convolutions."""
+    """Computes XLA's convolution; both gradients are written as NHWC/HWIO convolutions."""
     return native(x, kernel, stride=stride, pads=pads)
 
 
@@ -72,10 +72,10 @@ canonical.defvjp(_canonical_fwd, _canonical_bwd)
 
 @jax.custom_vjp
 def product(x: Float[Array, "n i"], kernel: Float[Array, "i o"]) -> Float[Array, "n o"]:
-    """x @ kernel, whose kernel gradient is asked for as it is stored.
+    """Computes x @ kernel, with a gradient by the kernel in the kernel's own layout.
 
-    Autodiff asks for its transpose, and XLA:CPU then transposes the cotangent, which for a
-    convolution is the largest array of the layer.
+    Automatic differentiation asks for its transpose, and XLA:CPU then transposes the cotangent,
+    which for a convolution is the largest array of the layer.
     """
     return x @ kernel
 
@@ -89,18 +89,18 @@ product.defvjp(lambda x, kernel: (x @ kernel, (x, kernel)), _product_bwd)
 
 
 def pointwise(x, kernel, stride: int = 1, pads: Pads = ((0, 0), (0, 0))):
-    """A 1x1 convolution is a matrix product over channels, of a map as it lies or of a part."""
+    """Computes a 1x1 convolution as a matrix product over channels."""
     if (stride, pads) != (1, ((0, 0), (0, 0))):
         x = jnp.pad(x, ((0, 0), *pads, (0, 0)))[:, ::stride, ::stride]
     return product(x.reshape(-1, x.shape[-1]), kernel[0, 0]).reshape(*x.shape[:-1], -1)
 
 
 def im2col(x, kernel, stride: int, pads: Pads, block: int = 1, pool: bool = False):
-    """Patches side by side, then one matrix product; under vmap a batched product.
+    """Computes a convolution as one matrix product of patches; under vmap a batched product.
 
     With a block side above 1 (stride 1 only) each row of the product computes block x block
     outputs from the patch they share: somewhat more arithmetic, but fewer numbers to gather and a
-    product with more columns. With a block side of 2 the outputs may be max-pooled before they are
+    product with more columns. With a block side of 2, `pool` max-pools the outputs before they are
     put side by side.
     """
     side, _, channels, out = kernel.shape
@@ -120,9 +120,9 @@ def im2col(x, kernel, stride: int, pads: Pads, block: int = 1, pool: bool = Fals
 
 
 def winograd(x, kernel, stride: int, pads: Pads, pool: bool = False):
-    """Toom-Cook on side + 3 points in each direction: products of transformed tiles.
+    """Computes a convolution by Winograd's (Toom-Cook's) products of transformed tiles.
 
-    A tile gives 4x4 outputs with (side + 3)^2 multiplications per channel pair instead of
+    A tile gives 4x4 outputs with (side + 3)^2 multiplications per channel pair, one per point, not
     (4 * side)^2: four times fewer for 3x3, six times fewer for 5x5. Stride 1, sides 2 to 5. In
     float32 the rounding error is a few times that of a direct convolution.
     """
@@ -139,7 +139,7 @@ def winograd(x, kernel, stride: int, pads: Pads, pool: bool = False):
 def multiply_tiles(
     x: Float[Array, "n n b h w i"], kernel: Float[Array, "k k i o"]
 ) -> Float[Array, "m m b h w o"]:
-    """Outputs of all tiles from their patches."""
+    """Computes the outputs of all tiles from their patches and the kernel."""
     side, _, channels, out = kernel.shape
     points = x.shape[0] ** 2
     evaluate_m, evaluate_k, interpolate = transforms(side, x.dtype)
@@ -155,7 +155,7 @@ def multiply_tiles(
 
 
 def _window_max(x: Array, rows: int, columns: int) -> Array:
-    """The largest of 2x2 numbers, which lie along two axes of length two.
+    """Returns the largest of 2x2 numbers, which lie along two axes of length two.
 
     Of equal numbers the first takes the gradient, row by row, as in PyTorch.
     """
@@ -185,13 +185,13 @@ window_max.defvjp(_window_fwd, _window_bwd)
 
 
 def transforms(side: int, dtype) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Matrices of `_toom_cook` for both directions at once, on flattened tiles."""
+    """Returns the matrices of `_toom_cook` for both directions at once, on flattened tiles."""
     m, k, d = (jnp.asarray(np.kron(a, a), dtype) for a in _toom_cook(side))
     return m, k, d
 
 
 def settle(x: Array) -> Array:
-    """The same numbers, computed once and laid out as they stand; on a CPU.
+    """Returns the same numbers; on a CPU they are computed here once and kept in memory.
 
     XLA:CPU computes element-wise chains and rearrangements again in each place that reads them,
     which along a residual network are all blocks before. It does not look into a branch.
@@ -203,10 +203,10 @@ def settle(x: Array) -> Array:
 
 
 def _patches(x, pads: Pads, tiles: list[int], step: int, patch: int):
-    """Overlapping patches `step` apart: (b, rows, columns, patch columns, patch rows, channels).
+    """Cuts patches `step` apart: (b, rows, columns, patch columns, patch rows, channels).
 
-    Cut into blocks of `step` first: then overlaps are plain slices, and their gradients plain
-    additions, where strided slices would have the gradient interleave zeros.
+    The map is cut into blocks of `step` first: then overlaps are plain slices, and their gradients
+    plain additions, where strided slices would have the gradient interleave zeros.
     """
     spans = -(-patch // step)  # blocks a patch reaches over
     x = _pad_to(x, pads, lengths=[(t + spans - 1) * step for t in tiles])
@@ -218,7 +218,7 @@ def _patches(x, pads: Pads, tiles: list[int], step: int, patch: int):
 
 
 def _toom_cook(side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Matrices with conv(d, k) = E_m^T ((E_k k) * (V^-T d)), by transposing polynomial products."""
+    """Returns E_m, E_k, V^-T of conv(d, k) = E_m^T ((E_k k) * (V^-T d)), a transposed product."""
     n = TILE + side - 1
 
     def evaluate(degree: int) -> np.ndarray:  # at the points, and at infinity
@@ -229,7 +229,7 @@ def _toom_cook(side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def depthwise(x, kernel: Float[Array, "p q 1 o"], stride: int, pads: Pads):
-    """Every channel with its own kernels: a sum of shifted, scaled inputs."""
+    """Convolves every channel with its own kernels, as a sum of shifted and scaled inputs."""
     return _shifted(
         jnp.repeat(x, kernel.shape[-1] // x.shape[-1], -1), kernel[:, :, 0], stride, pads
     )
@@ -273,7 +273,7 @@ _shifted.defvjp(
 
 
 def _windows(x, shape, stride: int, pads: Pads) -> dict[tuple[int, int], jax.Array]:
-    """The input as each position of the kernel sees it."""
+    """Returns what each position of the kernel is multiplied with, by its row and column."""
     x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
     ends = [(x.shape[1 + d] - shape[d]) // stride * stride + 1 for d in range(2)]
     return {
@@ -284,13 +284,13 @@ def _windows(x, shape, stride: int, pads: Pads) -> dict[tuple[int, int], jax.Arr
 
 
 def _sizes(shape, kernel, stride, pads, block) -> tuple[list[int], list[int]]:
-    """Height and width of the output, and in blocks."""
+    """Returns height and width of the output, in numbers and in blocks."""
     size = [(shape[1 + d] + sum(pads[d]) - kernel[d]) // stride + 1 for d in range(2)]
     return size, [-(-n // block) for n in size]
 
 
 def _pad_to(x, pads, lengths):
-    """Zeros before as asked for, and behind up to these lengths, or cut there."""
+    """Pads a map in front by `pads`, and behind to these lengths, or cuts it there."""
     after = [n - x.shape[1 + d] - pads[d][0] for d, n in enumerate(lengths)]
     config = ((0, 0, 0), *((pads[d][0], after[d], 0) for d in range(2)), (0, 0, 0))
     return lax.pad(x, jnp.zeros((), x.dtype), config)
@@ -303,7 +303,7 @@ def _shift(kernel, axis: int, by: int, block: int):
 
 
 def _join(y: Float[Array, "b th tw m n o"], size: list[int]):
-    """Blocks of outputs side by side."""
+    """Puts blocks of outputs together to a map of this size."""
     b, th, tw, m, n, out = y.shape
     y = y.transpose(0, 1, 3, 2, 4, 5).reshape(b, th * m, tw * n, out)
     return y[:, : size[0], : size[1]]

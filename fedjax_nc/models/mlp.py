@@ -7,7 +7,7 @@ from fedjax_nc.models.norm import Norm
 
 
 class MLP(nn.Module):
-    """Two hidden layers with ReLU; the second is the feature vector."""
+    """Two hidden layers with ReLU; the features are the second."""
 
     norm: str = "none"
     conv: str = "auto"
@@ -15,7 +15,7 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        """Vectors after each layer, before each ReLU, features."""
+        """Returns the vectors after and before each ReLU, and the features."""
         x = x.reshape(x.shape[0], -1)
         blocks, levels = [], []
         for units in self.widths:

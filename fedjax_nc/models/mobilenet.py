@@ -22,9 +22,9 @@ class Separable(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        """Before the ReLU that ends it."""
+        """Returns the map before the ReLU that follows."""
         conv = partial(Conv, lowering=self.conv)
-        x = conv(x.shape[-1], 3, self.stride, 1, groups=x.shape[-1])(x)
+        x = conv(x.shape[-1], 3, stride=self.stride, padding=1, groups=x.shape[-1])(x)
         x = nn.relu(Norm(self.norm)(x, train=train, mask=mask))
         return Norm(self.norm)(conv(self.channels, 1)(x), train=train, mask=mask)
 
@@ -37,16 +37,15 @@ class MobileNet(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        """Maps after each stage, vectors of stem and stages before their ReLU, features."""
+        """Returns maps after each stage, vectors of stem and stages before their ReLU, features."""
         x = Norm(self.norm)(Conv(32, 3, padding=1, lowering=self.conv)(x), train=train, mask=mask)
         blocks, levels = [], [jnp.mean(x, axis=(1, 2))]
         x = settle(nn.relu(x))
         for number, stage in enumerate(STAGES):
             for i, channels in enumerate(stage):
                 stride = 1 if i or not number else 2
-                before = Separable(channels, stride, self.norm, self.conv)(
-                    x, train=train, mask=mask
-                )
+                layer = Separable(channels, stride, norm=self.norm, conv=self.conv)
+                before = layer(x, train=train, mask=mask)
                 x = settle(nn.relu(before))
             blocks.append(x)
             levels.append(jnp.mean(before, axis=(1, 2)))

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from fedjax_nc.models import tiles
 
-GROUPS = 2  # of `group`
+GROUPS = 2  # of channels, in mode `group`
 
 
 class Norm(nn.Module):
@@ -29,7 +29,7 @@ class Norm(nn.Module):
     def __call__(
         self, x: Float[Array, "... c"], *, train: bool, mask: Bool[Array, " b"] | None = None
     ) -> Float[Array, "... c"]:
-        """Normalise every channel over the batch's unmasked rows, or every sample's groups."""
+        """Normalises every channel over the rows that are not padding, or every sample's groups."""
         if self.mode == "none":
             return x
         channels = (x.shape[-1],)
@@ -69,12 +69,13 @@ def _standardise(
     bias: Float[Array, " c"],
     epsilon: float,
 ) -> tuple[Float[Array, "... c"], Float[Array, "n c"], Float[Array, "n c"]]:
-    """Zero mean and unit variance, scaled and shifted; with the mean and the variance it found.
+    """Normalises to mean 0 and variance 1, scales and shifts; also returns mean and variance.
 
-    Over the rows that are kept, as BatchNorm (n = 1), or over each sample's groups of channels, as
-    GroupNorm (n = b). Positions are summed first, for every sample and channel, which vectorises;
-    the rest is small. Automatic differentiation would pass over the map twice as often as the
-    gradient below, which takes nothing back through the two statistics.
+    Statistics are over the rows that are kept, as in BatchNorm (n = 1), or without `keep` over each
+    sample's groups of channels, as in GroupNorm (n = b). Positions are summed first, for every
+    sample and channel, which vectorises; the rest is small. Automatic differentiation would pass
+    over the map twice as often as the gradient below, which takes nothing back through the two
+    statistics.
     """
     return _standardise_fwd(x, keep, scale=scale, bias=bias, epsilon=epsilon)[0]
 
@@ -110,7 +111,7 @@ standardise.defvjp(_standardise_fwd, _standardise_bwd)
 
 
 def _pool(t: Float[Array, "b c"], keep: Float[Array, " b"] | None) -> Float[Array, "n c"]:
-    """Mean over the rows that are kept, or over each row's groups, repeated for their channels."""
+    """Computes the mean over rows that are kept, or over each row's groups, for every channel."""
     if keep is not None:
         return (keep @ t / jnp.maximum(jnp.sum(keep), 1.0))[None]
     means = jnp.mean(t.reshape(t.shape[0], GROUPS, -1), -1)
@@ -118,7 +119,7 @@ def _pool(t: Float[Array, "b c"], keep: Float[Array, " b"] | None) -> Float[Arra
 
 
 def _unpool(t: Float[Array, "b c"], keep: Float[Array, " b"] | None) -> Float[Array, "b c"]:
-    """The transpose of `_pool`, which for groups is itself."""
+    """Computes the transpose of `_pool`, which for groups is `_pool` itself."""
     if keep is None:
         return _pool(t, None)
     return keep[:, None] * (jnp.sum(t, 0) / jnp.maximum(jnp.sum(keep), 1.0))

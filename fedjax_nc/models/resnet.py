@@ -1,7 +1,7 @@
 """Residual networks: three stages for small images (He et al. 2016, 4.2), four for ImageNet's.
 
-Any width: a narrow network has the first channels of every layer, as many as `types.narrow` says.
-Any survival: in training a block is left out now and then (StochDepth).
+They have any width: a narrow network has the first channels of every layer, as many as
+`types.narrow` says. They have any survival: training leaves out blocks at random (StochDepth).
 """
 
 from functools import partial
@@ -17,28 +17,28 @@ from fedjax_nc.models.norm import Norm
 from fedjax_nc.models.tiles import untile
 from fedjax_nc.types import narrow
 
-LOOP = 6  # blocks of a stage from which on they are compiled once and run in a loop
+LOOP = 6  # from so many on, blocks of a stage are compiled once and run in a loop
 
 
 def coin(module: nn.Module, keep: float | jax.Array, train: bool) -> float | jax.Array:
-    """1 or 0 for the whole batch, whether training keeps a branch; in tests its probability."""
+    """Draws 1 or 0, whether training keeps a branch for this batch; in tests the probability."""
     if always(keep) or not train or module.is_initializing():
         return keep
     return jax.random.bernoulli(module.make_rng("dropout"), keep).astype(jnp.float32)
 
 
 def momentum(keep: float | jax.Array, kept: float | jax.Array, train: bool) -> float | jax.Array:
-    """Of the statistics: a branch that is left out leaves none either."""
+    """Returns the momentum of a branch's running statistics, which stay if it is left out."""
     return 0.1 if always(keep) or not train else 0.1 * kept
 
 
 def always(keep: float | jax.Array) -> bool:
-    """Whether a branch is never left out."""
+    """Returns whether a branch is never left out."""
     return isinstance(keep, float) and keep == 1
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut, which to a smaller map is option A or B of the paper."""
+    """Two 3x3 convolutions and a shortcut; to a smaller map it is the paper's option A or B."""
 
     channels: int  # at width 1
     stride: int
@@ -49,7 +49,7 @@ class BasicBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x, keep: float | jax.Array = 1.0, *, train, mask):
-        """One residual block, before the ReLU that ends it; kept with this probability."""
+        """Returns the sum before the last ReLU; training keeps the branch with this probability."""
         channels = narrow(self.channels, self.width)
         kept = coin(self, keep, train=train)
         norm = partial(Norm, self.norm, momentum=momentum(keep, kept, train=train))
@@ -69,9 +69,9 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolution to four times the channels; shortcuts are option B."""
+    """A 1x1, a 3x3 and a 1x1 convolution to four times the channels; shortcuts are option B."""
 
-    channels: int  # at width 1, of the two first convolutions
+    channels: int  # of the first two convolutions, at width 1
     stride: int
     norm: str
     conv: str
@@ -80,23 +80,24 @@ class Bottleneck(nn.Module):
 
     @nn.compact
     def __call__(self, x, keep: float | jax.Array = 1.0, *, train, mask):
-        """One residual block, before the ReLU that ends it; kept with this probability."""
+        """Returns the sum before the last ReLU; training keeps the branch with this probability."""
         channels, out = (narrow(n * self.channels, self.width) for n in (1, 4))
         kept = coin(self, keep, train=train)
         norm = partial(Norm, self.norm, momentum=momentum(keep, kept, train=train))
         conv = partial(Conv, lowering=self.conv, kernel_init=he_fan_out)
         y = norm()(conv(channels, 1)(x), train=train, mask=mask)
-        y = tile(conv(channels, 3, self.stride, 1)(nn.relu(y)), self.conv)
+        y = conv(channels, 3, stride=self.stride, padding=1)(nn.relu(y))
+        y = tile(y, self.conv)
         y = norm()(y, train=train, mask=mask)
         y = norm()(conv(out, 1)(nn.relu(y)), train=train, mask=mask)
         if x.shape != y.shape:
-            x = tile(conv(out, 1, self.stride)(x), self.conv)
+            x = tile(conv(out, 1, stride=self.stride)(x), self.conv)
             x = Norm(self.norm)(x, train=train, mask=mask)
         return x + (y if always(keep) else kept * y)
 
 
 class Stage(nn.Module):
-    """Blocks of like size, the first of which may halve the map."""
+    """Blocks of like size; the first may halve the map."""
 
     channels: int
     stride: int
@@ -105,11 +106,11 @@ class Stage(nn.Module):
     projection: bool
     bottleneck: bool
     width: float
-    keep: tuple[float, ...]  # of each block
+    keep: tuple[float, ...]  # probability of each block
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        """The map after the stage, and before its last ReLU."""
+        """Returns the map after the stage's last ReLU and the map before it."""
         block = partial(
             Bottleneck if self.bottleneck else BasicBlock,
             self.channels,
@@ -139,9 +140,9 @@ class Stage(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Stages of this many blocks; as many features as the last one has channels."""
+    """A network of stages, with as many features as the last one has channels."""
 
-    blocks: tuple[int, ...]
+    blocks: tuple[int, ...]  # of each stage
     norm: str = "running"
     conv: str = "auto"
     projection: bool = False  # option B's shortcuts instead of option A's
@@ -149,35 +150,37 @@ class ResNet(nn.Module):
     width: float = 1.0
     channels: tuple[int, ...] = (16, 32, 64)
     bottleneck: bool = False
-    large: bool = False  # ImageNet's stem, to a quarter of the side
+    large_above: int | None = None  # the side above which the stem is ImageNet's
 
     @nn.nowrap
     def stage(self, number: int, name: str | None = None) -> Stage:
-        """One of the stages; alone it keeps all its blocks."""
+        """Returns one of the stages; without a name it keeps all its blocks."""
         first, count = sum(self.blocks[:number]), self.blocks[number]
         keep = self.survival[first : first + count] if name else ()
         return Stage(
             self.channels[number],
-            2 if number else 1,
-            self.norm,
-            self.conv,
-            self.projection,
-            self.bottleneck,
-            self.width,
-            keep or (1.0,) * count,
+            stride=2 if number else 1,
+            norm=self.norm,
+            conv=self.conv,
+            projection=self.projection,
+            bottleneck=self.bottleneck,
+            width=self.width,
+            keep=keep or (1.0,) * count,
             name=name,
         )
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        """Maps after each stage, vectors of stem and stages before their ReLU, features."""
+        """Returns maps after each stage, vectors of stem and stages before their ReLU, features."""
         first = narrow(self.channels[0], self.width)
-        stem = (7, 2, 3) if self.large else (3, 1, 1)
-        x = tile(Conv(first, *stem, lowering=self.conv, kernel_init=he_normal)(x), self.conv)
+        large = self.large_above is not None and min(x.shape[1:3]) > self.large_above
+        stem = partial(Conv, first, lowering=self.conv, kernel_init=he_normal)
+        stem = stem(7, stride=2, padding=3) if large else stem(3, padding=1)
+        x = tile(stem(x), self.conv)
         x = Norm(self.norm)(x, train=train, mask=mask)
         blocks, levels = [], [jnp.mean(untile(x), axis=(1, 2))]
         x = nn.relu(x)
-        x = tile(max_pool3(untile(x)), self.conv) if self.large else x
+        x = tile(max_pool3(untile(x)), self.conv) if large else x
         for number in range(len(self.channels)):
             x, sums = self.stage(number, f"stage{number}")(x, train=train, mask=mask)
             blocks.append(x)

@@ -1,10 +1,10 @@
 """Feature maps cut into 4x4 tiles, as Winograd's products leave them and take them.
 
-A tiled map is (row in tile, column in tile, b, tile rows, tile columns, c). Between convolutions
-nothing but element-wise operations and sums over positions happens, which do not care. So a stage
-of a residual network that stays tiled never rearranges its maps: what a tile needs of its
-neighbours is the same array moved by one tile, where cutting patches out of rows of pixels took a
-third of a convolution's time.
+A tiled map has the axes (row in tile, column in tile, b, tile rows, tile columns, c). Between
+convolutions there are only element-wise operations and sums over positions, which work on either
+form. So a stage of a residual network that stays tiled never rearranges its maps: what a tile needs
+of its neighbours is the same array moved by one tile, where cutting patches out of rows of pixels
+takes a third of a convolution's time.
 """
 
 import jax
@@ -18,33 +18,33 @@ TILE = lowerings.TILE
 
 
 def is_tiled(x: Array) -> bool:
-    """Whether this is a tiled map and not NHWC."""
+    """Returns whether a map is tiled; otherwise it is NHWC."""
     return x.ndim == 6
 
 
 def sides(x: Array) -> tuple[int, int]:
-    """Height and width of the map."""
+    """Returns the height and width of a map, tiled or not."""
     return (TILE * x.shape[3], TILE * x.shape[4]) if is_tiled(x) else (x.shape[1], x.shape[2])
 
 
 def batch_axis(x: Array) -> int:
-    """The axis of the samples."""
+    """Returns the axis of a map along which its samples lie."""
     return 2 if is_tiled(x) else 0
 
 
 def positions(x: Array) -> tuple[int, ...]:
-    """The axes that are neither batch nor channels."""
+    """Returns the axes of a map that are neither batch nor channels."""
     return (0, 1, 3, 4) if is_tiled(x) else tuple(range(1, x.ndim - 1))
 
 
 def tile(x: Float[Array, "b h w c"]) -> Float[Array, "4 4 b h4 w4 c"]:
-    """Cut a map whose sides are multiples of four."""
+    """Cuts a map into tiles; its sides must be multiples of four."""
     b, h, w, c = x.shape
     return x.reshape(b, h // TILE, TILE, w // TILE, TILE, c).transpose(2, 4, 0, 1, 3, 5)
 
 
 def untile(x: Array) -> Float[Array, "b h w c"]:
-    """The map as NHWC, also if it was."""
+    """Puts tiles together to an NHWC map; returns a map that is not tiled unchanged."""
     if not is_tiled(x):
         return x
     _, _, b, h, w, c = x.shape
@@ -55,10 +55,10 @@ def untile(x: Array) -> Float[Array, "b h w c"]:
 def winograd(
     x: Float[Array, "4 4 b h w i"], kernel: Float[Array, "3 3 i o"]
 ) -> Float[Array, "4 4 b h w o"]:
-    """A 3x3 convolution with one zero all round; see `lowerings.winograd`.
+    """Computes a 3x3 convolution of a tiled map, padded with one zero on every side.
 
-    Its gradient transforms the patches again: to keep them would be to write and read more than
-    twice the map.
+    The algorithm is that of `lowerings.winograd`. Its gradient transforms the patches again: to
+    keep them would be to write and read more than twice the map.
     """
     return _winograd_fwd(x, kernel)[0]
 
@@ -90,14 +90,14 @@ def _patches(x):
 
 
 def _beside(x, inside: int, across: int):
-    """Each tile with the last line of the tile before it and the first of the one behind."""
+    """Extends each tile by the last line of the tile before it and the first of the one behind."""
     first, last = _lines(x, inside, start=0, end=1), _lines(x, inside, start=TILE - 1, end=TILE)
     lines = [_moved(last, across, by=1), x, _moved(first, across, by=-1)]
     return jnp.concatenate(lines, inside)
 
 
 def _merged(x, inside: int, across: int):
-    """The transpose of `_beside`."""
+    """Computes the transpose of `_beside`: adds the extra lines to the tiles they are from."""
     before, first, middle, last, behind = (
         _lines(x, inside, *ends) for ends in ((0, 1), (1, 2), (2, 4), (4, 5), (5, 6))
     )
@@ -110,7 +110,7 @@ def _lines(x, axis: int, start: int, end: int):
 
 
 def _moved(x, axis: int, by: int):
-    """By so many tiles; zeros come in at the border."""
+    """Moves tiles along an axis; zeros come in at the border."""
     config = [(0, 0, 0)] * x.ndim
     config[axis] = (by, -by, 0)
     return lax.pad(x, jnp.zeros((), x.dtype), config)

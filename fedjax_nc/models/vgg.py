@@ -15,7 +15,7 @@ STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 class VGG11(nn.Module):
     """Eight 3x3 convolutions, pooling after each stage, 512 features.
 
-    A map of one pixel is not pooled any more: 28 pixels are only halved four times.
+    A map of one pixel is not pooled: 28 pixels are halved only four times.
     """
 
     norm: str = "none"
@@ -23,12 +23,12 @@ class VGG11(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, mask):
-        """Maps after each stage, vectors before each stage's last ReLU, features."""
+        """Returns maps after each stage, vectors before each stage's last ReLU, and features."""
         blocks, levels = [], []
         for stage in STAGES:
             for number, channels in enumerate(stage, 1):
                 pool = number == len(stage) and min(x.shape[1:3]) > 1
-                inside = pool and self.norm == "none"  # if nothing comes between
+                inside = pool and self.norm == "none"  # in the convolution if nothing comes between
                 x = Conv(
                     channels,
                     3,

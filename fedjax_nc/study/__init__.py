@@ -1,1 +1,1 @@
-"""From a run directory to numbers, figures and a report that explain it."""
+"""From a run, in memory or in its directory, to results, figures and a report that explain it."""

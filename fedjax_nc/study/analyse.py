@@ -1,260 +1,206 @@
-"""The analysis of runs: what is computed and kept as JSON, what is drawn, and the report."""
+"""The analysis of runs: studies are computed or read, drawn side by side, and put into a report."""
 
 import dataclasses
-import json
-import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from fedjax_nc import config
-from fedjax_nc.errors import UserError
-from fedjax_nc.figures import alignment as figures_alignment
-from fedjax_nc.figures import bias as figures_bias
+from fedjax_nc.errors import UserError, unknown
 from fedjax_nc.figures import canvas, report
-from fedjax_nc.figures import collapse as figures_collapse
-from fedjax_nc.figures import cost as figures_cost
-from fedjax_nc.figures import hessian as figures_hessian
-from fedjax_nc.figures import landscape as figures_landscape
-from fedjax_nc.figures import relations as figures_relations
-from fedjax_nc.figures import spectrum as figures_spectrum
-from fedjax_nc.io import checkpoint, rundir
-from fedjax_nc.study import cost, curvature, geometry, subject
-from fedjax_nc.study.options import STUDIES, Options, chosen
+from fedjax_nc.io import checkpoint, files, rundir
+from fedjax_nc.study import dense, results, subject
+from fedjax_nc.study.base import Results, Runs, Study
+from fedjax_nc.study.options import STUDIES, Options, chosen, validate
 from fedjax_nc.study.subject import Progress, Subject
-from fedjax_nc.study.tables import Runs, tables
 
-
-class Study(NamedTuple):
-    """One way to look at a run."""
-
-    title: str
-    intro: str
-    compute: Callable[[Subject, Progress], dict[str, Any]]
-    draw: Callable[[Runs], list[canvas.Drawn]]
-    uses: tuple[str, ...] = ("examples",)  # options that change its numbers
-
-
-_CLIENTS = ("examples", "clients")
-WAYS = {
-    "hessian": Study(
-        "Curvature",
-        "The Hessian of the mean cross-entropy over training examples, the network in "
-        "evaluation mode, with respect to the parameters the method trains. λ_max and the trace "
-        "are of the global model; H_N and H_D compare the diagonals of clients' Hessians after "
-        "local training, one number per tensor (FedAlign's code) or per parameter (its text).",
-        compute=curvature.hessian,
-        draw=figures_hessian.draw,
-        uses=(*_CLIENTS, "few", "eigenvalues", "products", "probes", "seed"),
-    ),
-    "landscape": Study(
-        "Loss landscape",
-        "The mean training cross-entropy over planes through the global model. "
-        "BatchNorm keeps the global model's statistics; clients' models are shown where the plane "
-        "comes nearest to them.",
-        compute=curvature.landscape,
-        draw=figures_landscape.draw,
-        uses=(*_CLIENTS, "few", "grid", "radius", "products", "seed"),
-    ),
-    "collapse": Study(
-        "Neural collapse",
-        "How close the global model's test features are to one point per "
-        "class and these to a simplex ETF: 0 is full collapse in every row but the consistency of "
-        "prototypes, where 1 is best.",
-        compute=geometry.collapse,
-        draw=figures_collapse.draw,
-        uses=_CLIENTS,
-    ),
-    "spectrum": Study(
-        "Spectrum of features",
-        "Singular values of the test features' covariance, and the number "
-        "of directions they amount to, before and after the projector.",
-        compute=geometry.spectrum,
-        draw=figures_spectrum.draw,
-    ),
-    "alignment": Study(
-        "Alignment",
-        "Clients' models after local training against the global model they started "
-        "from, on test examples of the classes each client has and of those it has not; means over "
-        "clients with their standard error.",
-        compute=geometry.alignment,
-        draw=figures_alignment.draw,
-        uses=_CLIENTS,
-    ),
-    "relations": Study(
-        "Class relations",
-        "CR: the softmax of class vectors' products. SL: the mean soft label "
-        "of every class under clients' models.",
-        compute=geometry.relations,
-        draw=figures_relations.draw,
-        uses=(*_CLIENTS, "seed"),
-    ),
-    "bias": Study(
-        "Classifier bias",
-        "How alike clients' class vectors and prototypes point after local training.",
-        compute=geometry.bias,
-        draw=figures_bias.draw,
-        uses=_CLIENTS,
-    ),
-    "cost": Study(
-        "Cost",
-        "What the network and a round cost, and when an accuracy was reached.",
-        compute=cost.cost,
-        draw=figures_cost.draw,
-        uses=("targets",),
-    ),
+RECORDS: dict[str, Study] = {
+    name: import_module(f"fedjax_nc.study.{name}").STUDY for name in STUDIES
 }
-assert tuple(WAYS) == STUDIES
+
+
+class Analysed(NamedTuple):
+    """The results of a run's studies, by the study's name.
+
+    A study that the run does not allow has only {"skipped": the reason}.
+    """
+
+    asked: dict[str, Results]  # the studies that were asked for
+    others: dict[str, Results]  # those that earlier analyses have left
 
 
 def analyse(
     directory: Path, options: Options, data_dir: str | None, overwrite: bool, progress: Progress
-) -> dict[str, dict[str, Any]]:
-    """Every study of a run, from its `analysis` folder where it is there already.
+) -> Analysed:
+    """Analyses the run in a directory; results go into its `analysis` folder.
 
-    What a run cannot be asked is left out with the reason, unless it alone was asked for.
+    A study that the run does not allow is left out with its reason, or refused if no other is
+    asked for.
+
+    Args:
+      directory: the run's.
+      options: what is asked for.
+      data_dir: where the datasets are now, if not where the run found them.
+      overwrite: whether results that are there already are computed again.
+      progress: told how far the analysis is.
     """
-    cfg, folder = rundir.read(directory), directory / "analysis"
-    number = options.round or checkpoint.last(directory / "ckpt")
+    cfg = rundir.read(directory)
+    options = dataclasses.replace(
+        options, round=options.round or checkpoint.last(directory / "ckpt")
+    )
     names = chosen(options.only, STUDIES, flag="--only")
-    loaded: Subject | None = None
-    found = {}
+    run: Subject | None = None
+    asked, others = {}, {}
     for name in names:
-        file, asked = folder / f"{name}.json", _asked(name, options, number=number)
-        known = None if overwrite else _kept(file, asked)
+        under = results.conditions(options, RECORDS[name].uses)
+        known, _ = (None, "") if overwrite else results.read(directory, name, under=under)
         if known is None:
-            loaded = loaded or subject.load(directory, options, data_dir=data_dir)
+            run = run or subject.load(directory, options, data_dir=data_dir, progress=progress)
             start = time.perf_counter()
-            try:
-                numbers = plain(WAYS[name].compute(loaded, _prefixed(name, progress)))
-            except UserError as error:
-                if len(names) == 1:
-                    raise
-                numbers = {"skipped": str(error)}
-            seconds = round(time.perf_counter() - start, 2)
-            known = {
-                "study": name,
-                "method": cfg.method,
-                "seconds": seconds,
-                "asked": asked,
-                "numbers": numbers,
-            }
-            folder.mkdir(exist_ok=True)
-            rundir.write_atomically(file, json.dumps(known) + "\n")
-        found[name] = known["numbers"]
-        progress("studies", len(found), len(names))
-    return found
+            known = _compute(name, run, alone=len(names) == 1)
+            results.write(
+                directory,
+                name,
+                method=cfg.method,
+                seconds=time.perf_counter() - start,
+                under=under,
+                results=known,
+            )
+        asked[name] = known
+        progress("studies", len(asked), len(names))
+    for name in (name for name in STUDIES if name not in names):
+        under = results.conditions(options, RECORDS[name].uses)
+        known, differences = results.read(directory, name, under=under)
+        if differences:
+            known = {"skipped": f"earlier results are for {differences}"}
+        others |= {} if known is None else {name: known}
+    return Analysed(asked, others)
+
+
+def analyse_run(
+    run: Subject | Path | str,
+    only: str | Iterable[str] = STUDIES,
+    *,
+    data_dir: str | None = None,
+    overwrite: bool = False,
+    **options: Any,
+) -> dict[str, Results]:
+    """Analyses a run in memory or in a directory.
+
+    A run in memory leaves no file. In a directory, results are read and written as by `analyse`.
+
+    Args:
+      run: the run in memory, or its directory.
+      only: names of studies, with commas between them or one by one.
+      data_dir: of a directory: where the datasets are now, if not where the run found them.
+      overwrite: of a directory: whether results that are there already are computed again.
+      **options: other fields of `Options`, in place of the defaults or of the Subject's own.
+
+    Returns:
+      Each study's results, or {"skipped": the reason}, by the study's name.
+    """
+    fields = {f.name for f in dataclasses.fields(Options)} - {"only"}
+    for name in options:
+        if name not in fields:
+            raise unknown("option", name, allowed=fields)
+    base = run.options if isinstance(run, Subject) else Options()
+    only = ",".join(chosen(only, STUDIES, flag="only"))
+    asked = dataclasses.replace(base, **options, only=only)
+    validate(asked)
+    if not isinstance(run, Subject):
+        return analyse(
+            Path(run), asked, data_dir=data_dir, overwrite=overwrite, progress=subject.silent
+        ).asked
+    if options:  # what the Subject has cached depends on its options
+        run = dataclasses.replace(run, options=asked)
+    names = chosen(only, STUDIES, flag="only")
+    return {name: _compute(name, run, alone=len(names) == 1) for name in names}
+
+
+def _compute(name: str, run: Subject, alone: bool) -> Results:
+    """Computes a study, or returns why the run does not allow it; raises if it is asked alone."""
+    try:
+        return results.plain(RECORDS[name].compute(run))
+    except UserError as error:
+        if alone:
+            raise
+        return {"skipped": str(error)}
 
 
 def check(directory: Path, options: Options, data_dir: str | None) -> dict[str, str]:
-    """What products say of a Hessian beside the whole matrix."""
-    return curvature.check(subject.load(directory, options, data_dir=data_dir))
+    """Compares Hessian products with a dense Hessian on features of the run in a directory."""
+    return dense.compare(subject.load(directory, options, data_dir=data_dir))
 
 
-def publish(
-    runs: dict[str, dict[str, dict[str, Any]]], directories: dict[str, Path], folder: Path
-) -> Path:
-    """Draw what was found in runs, side by side, and write it with its tables into one page."""
+def publish(runs: dict[str, Analysed], directories: dict[str, Path], folder: Path) -> Path:
+    """Draws all results of runs side by side and writes them into a report, `report.html`.
+
+    Args:
+      runs: what was found, by the run's label.
+      directories: of the same runs.
+      folder: for the figures and the report.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    found = {label: analysed.others | analysed.asked for label, analysed in runs.items()}
     sections = []
-    for name, way in WAYS.items():
-        shown, left_out = _of_study(name, runs)
+    for name, study in RECORDS.items():
+        shown, left_out = _of_study(name, found)
         if not shown and not left_out:
             continue
         # a run without the study keeps its colour
-        drawn = way.draw({label: shown.get(label, {}) for label in runs})
+        drawn = study.draw({label: shown.get(label, {}) for label in runs})
         canvas.save(drawn, folder)
         notes = "".join(f" Left out: {reason}." for reason in left_out)
+        tables = [study.table(shown)] if shown else []
         sections.append(
-            report.Section(
-                way.title,
-                way.intro + notes,
-                tables=tables(name, shown) if shown else [],
-                drawn=drawn,
-            )
+            report.Section(study.title, study.intro + notes, tables=tables, drawn=drawn)
         )
     title = " and ".join(runs) if len(runs) < 4 else f"{len(runs)} runs"
     page = report.page(f"Why: {title}", _facts(directories), sections=sections)
     path = folder / "report.html"
-    rundir.write_atomically(path, page)
+    files.write_atomically(path, page)
     return path
 
 
-def summaries(runs: dict[str, dict[str, dict[str, Any]]]) -> Iterator[tuple[str, report.Table]]:
-    """The tables of all studies, for the terminal."""
-    for name, way in WAYS.items():
-        shown, _ = _of_study(name, runs)
+def summaries(runs: dict[str, Analysed]) -> Iterator[tuple[str, report.Table]]:
+    """Yields title and table of every study that was asked for."""
+    found = {label: analysed.asked for label, analysed in runs.items()}
+    for name, study in RECORDS.items():
+        shown, _ = _of_study(name, found)
         if shown:
-            yield from ((way.title, table) for table in tables(name, shown))
+            yield study.title, study.table(shown)
 
 
 def labels(directories: list[Path]) -> dict[str, Path]:
-    """A short name for every run, by what sets it apart."""
-    known = {directory: rundir.read(directory) for directory in directories}
-    ways: list[Callable[[Path, config.RunConfig], str]] = [
+    """Returns the runs by a short label each, made of what sets them apart."""
+    configs = {directory: rundir.read(directory) for directory in directories}
+    forms: list[Callable[[Path, config.RunConfig], str]] = [
         lambda d, c: c.method,
         lambda d, c: f"{c.method}, seed {c.seed}",
         lambda d, c: f"{c.method}, {c.dataset}, {c.model}, seed {c.seed}",
         lambda d, c: f"{c.method}, {config.config_hash(c)}, seed {c.seed}",
         lambda d, c: str(d),
     ]
-    for way in ways:
-        names = [way(directory, cfg) for directory, cfg in known.items()]
+    for form in forms:
+        names = [form(directory, cfg) for directory, cfg in configs.items()]
         if len(set(names)) == len(names):
-            return dict(zip(names, known, strict=True))
+            return dict(zip(names, configs, strict=True))
     raise AssertionError("paths differ")
 
 
-def plain(value: Any) -> Any:
-    """Arrays as lists and numbers that JSON has; what does not exist is null."""
-    if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    array = np.asarray(value)
-    if array.ndim:
-        return [plain(v) for v in array]
-    number = array.item()
-    if isinstance(number, int):
-        return number
-    return float(f"{number:.7g}") if math.isfinite(number) else None
-
-
-def _of_study(name: str, runs: dict[str, dict[str, dict[str, Any]]]) -> tuple[Runs, list[str]]:
-    """A study's numbers of every run, and why some have none."""
-    mine = {label: found[name] for label, found in runs.items() if name in found}
-    left_out = [f"{label}: {n['skipped']}" for label, n in mine.items() if "skipped" in n]
-    shown = {label: n for label, n in mine.items() if "skipped" not in n}
-    return cost.common(shown) if shown and name == "cost" else shown, left_out
-
-
-def _asked(name: str, options: Options, number: int) -> dict[str, Any]:
-    """What the numbers of a study depend on."""
-    values = dataclasses.asdict(options)
-    return {"round": number} | {k: plain(values[k]) for k in WAYS[name].uses}
-
-
-def _kept(file: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
-    """The study as it was left, if it is the one that is asked for."""
-    try:
-        content = json.loads(file.read_text())
-    except (OSError, json.JSONDecodeError):
-        return None
-    return content if content.get("asked") == asked else None
-
-
-def _prefixed(name: str, progress: Progress) -> Progress:
-    return lambda what, done, total: progress(f"{name}: {what}", done, total)
+def _of_study(name: str, found: dict[str, dict[str, Results]]) -> tuple[Runs, list[str]]:
+    """Returns a study's results in every run that has them, and why others have none."""
+    mine = {label: studies[name] for label, studies in found.items() if name in studies}
+    left_out = [f"{label}: {r['skipped']}" for label, r in mine.items() if "skipped" in r]
+    shown = {label: r for label, r in mine.items() if "skipped" not in r}
+    return RECORDS[name].align(shown) if shown else shown, left_out
 
 
 def _facts(directories: dict[str, Path]) -> dict[str, str]:
-    """What a stranger has to know of the runs."""
+    """Returns, for each run, what a stranger has to know of it."""
     facts = {}
     for label, directory in directories.items():
         cfg = rundir.read(directory)

@@ -1,32 +1,42 @@
 """What can be asked of an analysis; standard library only, so that flags parse before jax."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from fedjax_nc.errors import UserError, unknown
 
-STUDIES = ("hessian", "landscape", "collapse", "spectrum", "alignment", "relations", "bias", "cost")
-TRACKED = ("collapse", "spectrum", "alignment")
+# In the order of the report. Each is a module of this folder that defines a record named STUDY.
+STUDIES = (
+    "hessian",
+    "landscape",
+    "collapse",
+    "spectrum",
+    "alignment",
+    "relations",
+    "bias",
+    "cost",
+)
+TRACKED = ("collapse", "spectrum", "alignment")  # those that training can record on its way
 
 
 @dataclass(frozen=True)
 class Options:
-    """How much is looked at, and how closely."""
+    """How much of a run is looked at, and how closely."""
 
     only: str = ",".join(STUDIES)
     """Studies to make, with commas between them."""
     round: int = 0
     """Analyse the checkpoint of this round; 0 is the last one. A run keeps its last two."""
     examples: int = 2000
-    """Test examples, class balanced and the same every time."""
+    """Number of test examples, balanced over classes and the same every time."""
     clients: int = 10
-    """Clients whose local models are made, evenly spread by size; 0 is all of them."""
+    """Number of clients whose local models are made, evenly spread by size; 0 is all of them."""
     eigenvalues: int = 5
-    """Hessian eigenvalues."""
+    """Number of Hessian eigenvalues."""
     products: int = 30
     """Hessian products of the Lanczos iteration."""
     probes: int = 20
-    """Random vectors of the trace and of each client's diagonal."""
+    """Random vectors for the trace and for each client's diagonal."""
     grid: int = 21
     """Points along each side of a loss surface."""
     few: int = 500
@@ -34,13 +44,23 @@ class Options:
     radius: float = 1.0
     """Half a side of a surface: in filter norms, in lengths of a client's update, or as a step."""
     targets: tuple[float, ...] = ()
-    """Accuracies whose rounds and bytes are counted; by default shares of the best one seen."""
+    """Accuracies whose rounds and bytes are counted; by default shares of the best one reached."""
     seed: int = 0
     """Seed of random vectors, directions and t-SNE."""
 
 
-def chosen(words: str, allowed: tuple[str, ...], flag: str) -> tuple[str, ...]:
-    """Names with commas between them, in the order they are listed in."""
+LEAST = {"examples": 1, "eigenvalues": 1, "products": 2, "probes": 2, "grid": 3, "few": 1}
+
+
+def chosen(words: str | Iterable[str], allowed: tuple[str, ...], flag: str) -> tuple[str, ...]:
+    """Returns the names that were given, in the order in which they are listed.
+
+    Args:
+      words: the names, with commas between them or one by one.
+      allowed: every name there is.
+      flag: where they were given; errors name it.
+    """
+    words = words if isinstance(words, str) else ",".join(words)
     given = [word for word in words.replace(" ", "").split(",") if word]
     for word in given:
         if word not in allowed:
@@ -51,14 +71,10 @@ def chosen(words: str, allowed: tuple[str, ...], flag: str) -> tuple[str, ...]:
 
 
 def validate(options: Options) -> None:
-    """Refuse what makes no sense, naming the flag."""
+    """Refuses options that make no sense, and names the flag."""
     if not chosen(options.only, STUDIES, flag="--only"):
         raise UserError(f"--only: choose from {', '.join(STUDIES)}")
-    above: dict[str, Any] = {
-        "examples": 1, "eigenvalues": 1, "products": 2, "probes": 2, "grid": 3,
-        "few": 1,
-    }  # fmt: skip
-    for name, least in above.items():
+    for name, least in LEAST.items():
         if getattr(options, name) < least:
             raise UserError(f"--{name}={getattr(options, name)}: give at least {least}")
     for name in ("round", "clients", "seed"):

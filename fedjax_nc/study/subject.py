@@ -1,7 +1,10 @@
-"""A run at one of its checkpoints, and what several studies read of it, each computed once."""
+"""A run at one of its rounds, and what several studies need of it, each computed once.
+
+The only file of this folder that knows how runs are assembled.
+"""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,129 +15,183 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_nc import losses, tree
-from fedjax_nc.analysis import outputs
+from fedjax_nc.analysis.outputs import (
+    ExampleOutputs,
+    make_local_models,
+    make_outputs,
+    make_outputs_of_clients,
+    make_sums_of_clients,
+)
 from fedjax_nc.errors import UserError
-from fedjax_nc.host import examples
-from fedjax_nc.host.assemble import Job, assemble, place, state_of_seed
-from fedjax_nc.io import checkpoint, rundir
+from fedjax_nc.host import dry_run, examples
+from fedjax_nc.host.assemble import NOTHING, Given, Job, assemble, place, state_of_seed
+from fedjax_nc.io import checkpoint, records, rundir
 from fedjax_nc.methods.base import Method, trained_groups
 from fedjax_nc.study.options import Options
 from fedjax_nc.train.schedule import make_hyper
 from fedjax_nc.types import FederatedData, State, Table, Weights
 
+BATCH = examples.BATCH  # examples of a forward pass, and of a Hessian product
 Progress = Callable[[str, int, int], None]  # (what, done, of how many)
 
 
-class Own(NamedTuple):
-    """Sums over each client's own examples under its own model, by class."""
+def silent(what: str, done: int, total: int) -> None:
+    """Shows no progress."""
+
+
+class OwnSums(NamedTuple):
+    """Sums by class over each client's own training examples, under the client's own model."""
 
     features: losses.ClassSums
     projected: losses.ClassSums
     soft_labels: losses.ClassSums
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A run, its state at a checkpoint, and how closely it is looked at."""
+    """A run of one seed, its state after some round, and how closely it is looked at.
 
-    directory: Path
+    A run in memory has no directory; `rows` are the records of its rounds, as in `metrics.jsonl`.
+    """
+
     job: Job
     state: State
-    options: Options
-    kept: dict[str, Any] = field(default_factory=dict)
+    rows: Sequence[dict[str, Any]] = ()
+    directory: Path | None = None
+    options: Options = field(default_factory=Options)
+    progress: Progress = silent
+    cache: dict[str, Any] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuses a run without a global model."""
+        if not self.trained:
+            where = "" if self.directory is None else f"{self.directory}: "
+            raise UserError(
+                f"{where}'{self.job.config.method}' shares no parameters, so there is no global "
+                "model to analyse: choose a run of another method"
+            )
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """What `make` gives, made once however many studies ask for it by this name."""
-        if name not in self.kept:
-            self.kept[name] = make()
-        return self.kept[name]
+        """Returns what `make` returns, called once for all studies that use this name."""
+        if name not in self.cache:
+            self.cache[name] = make()
+        return self.cache[name]
 
     @property
     def method(self) -> Method:
-        """What was trained."""
+        """The method that was trained."""
         return self.job.task.method
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """Parameter groups that are trained and shared: those a global model has learnt."""
+        """Parameter groups that are trained and shared, which make up the global model."""
         groups = trained_groups(self.method, tuple(self.state.weights.params))
         return tuple(g for g in groups if g not in self.method.personal)
 
     @property
-    def has_class_vectors(self) -> bool:
-        """Whether the global model's head is everybody's."""
+    def shares_head(self) -> bool:
+        """Whether the head belongs to the global model, and not to each client."""
         return "head" not in self.method.personal
+
+    @property
+    def forward_flops(self) -> int:
+        """Multiply-adds of one example's forward pass."""
+        data = self.job.data
+        shape, classes = data.pool.x.shape[1:], data.class_counts.shape[-1]
+        return dry_run.size_of(self.job.config.model, shape, classes=classes).multiply_adds
+
+    @property
+    def round_flops(self) -> float:
+        """Operations of a round's local training."""
+        return dry_run.round_flops(self.job)
+
+    def tracked(self, name: str) -> list[dict[str, Any]]:
+        """Returns what `--track` recorded for a study, up to this round."""
+        last = int(self.state.round)
+        rows = [row for row in self.rows if name in row and row["round"] <= last]
+        return [{"round": row["round"]} | row[name] for row in rows]
 
     @cached_property
     def weights(self) -> Weights:
-        """The global model that was tested."""
+        """The global model, as the run tests it."""
         return self.method.tested(self.state.weights, self.state.shared)
 
     @cached_property
     def probe(self) -> examples.Probe:
-        """The examples all studies share."""
+        """The test and training examples that all studies look at."""
         return examples.choose(self.job, self.options.examples, few=self.options.few)
 
     @cached_property
-    def seen(self) -> outputs.Seen:
-        """The global model on the test examples."""
-        fn = outputs.make_outputs(self.job.task, self.job.executor)
-        return _alone(jax.jit(fn)(self.weights, self.probe.pool, self.probe.test))
+    def outputs(self) -> ExampleOutputs:
+        """The global model's outputs on the test examples."""
+        fn = make_outputs(self.job.task, self.job.executor)
+        return _on_one_device(jax.jit(fn)(self.weights, self.probe.pool, self.probe.test))
 
     @cached_property
     def ids(self) -> np.ndarray:
-        """Clients whose local models are looked at."""
+        """The clients whose local models are looked at."""
         return examples.spread(self.job, self.options.clients)
 
     @cached_property
     def data(self) -> FederatedData:
-        """With these clients' training examples on the device."""
+        """The federated data, with the training examples of these clients on the device."""
         return next(iter(self.job.feed.clients([self.ids])))
 
     @cached_property
     def local_models(self) -> Weights:
-        """What these clients would upload in the coming round, stacked."""
+        """The models that these clients would upload in the coming round, stacked."""
         job, state = self.job, self.state
-        fn = outputs.make_local_models(job.task, job.executor)
-        kept = jax.tree.map(lambda x: np.asarray(x)[self.ids], dict(state.clients))
-        kept, ids = job.executor.place((kept, jnp.asarray(self.ids)))
-        light = State(
-            state.round, state.key, weights=state.weights, shared=state.shared, clients={}
-        )
+        fn = make_local_models(job.task, job.executor)
+        client_state = jax.tree.map(lambda x: np.asarray(x)[self.ids], dict(state.clients))
+        client_state, ids = job.executor.place((client_state, jnp.asarray(self.ids)))
+        light = dataclasses.replace(state, clients={})
         hyper = make_hyper(job.task, int(state.round))
-        return jax.jit(fn)(light, ids, kept, hyper, self.data)
+        return jax.jit(fn)(light, ids, client_state, hyper, self.data)
 
     @cached_property
-    def local_seen(self) -> outputs.Seen:
-        """These clients' models on the test examples."""
-        fn = outputs.make_outputs_of_clients(self.job.task, self.job.executor)
-        return _alone(jax.jit(fn)(self.local_models, self.probe.pool, self.probe.test))
+    def local_outputs(self) -> ExampleOutputs:
+        """The outputs of these clients' models on the test examples."""
+        fn = make_outputs_of_clients(self.job.task, self.job.executor)
+        return _on_one_device(jax.jit(fn)(self.local_models, self.probe.pool, self.probe.test))
 
     @cached_property
-    def own(self) -> Own:
-        """These clients' models on their own training examples."""
+    def own_sums(self) -> OwnSums:
+        """Sums by class of what these clients' models compute on their own training examples."""
 
         def sums(out, batch):
             values = (out.features, out.projected, jax.nn.softmax(out.logits))
             classes = out.logits.shape[-1]
-            return Own(
+            return OwnSums(
                 *(losses.class_sums(v, batch.y, mask=batch.mask, classes=classes) for v in values)
             )
 
-        fn = outputs.make_sums_of_clients(
-            self.job.task, self.job.executor, batch_size=examples.BATCH, fn=sums
-        )
+        fn = make_sums_of_clients(self.job.task, self.job.executor, batch_size=BATCH, fn=sums)
         table = Table(*tree.take(self.data.train, self.ids))
-        return _alone(jax.jit(fn)(self.local_models, self.data.pool, table))
+        return _on_one_device(jax.jit(fn)(self.local_models, self.data.pool, table))
 
     @cached_property
     def counts(self) -> jax.Array:
-        """Training examples of every class that these clients have."""
-        return _alone(self.job.data.class_counts)[self.ids]
+        """How many training examples of each class these clients have, [k c]."""
+        return _on_one_device(self.job.data.class_counts)[self.ids]
 
 
-def load(directory: Path, options: Options, data_dir: str | None = None) -> Subject:
-    """A run from its directory; refuses one without a checkpoint or a global model."""
+def load(
+    directory: Path,
+    options: Options,
+    *,
+    data_dir: str | None = None,
+    given: Given = NOTHING,
+    progress: Progress = silent,
+) -> Subject:
+    """Reads a run from its directory.
+
+    Args:
+      directory: the run's; refused without a checkpoint.
+      options: `round` says which checkpoint, 0 the newest.
+      data_dir: where the datasets are now, if not where the run found them.
+      given: objects that the run was given in place of names.
+      progress: told how far a study is.
+    """
     cfg = rundir.read(directory)
     where = cfg.data.dir if data_dir is None else data_dir
     cfg = dataclasses.replace(
@@ -142,24 +199,25 @@ def load(directory: Path, options: Options, data_dir: str | None = None) -> Subj
         data=dataclasses.replace(cfg.data, dir=where),
         execution=dataclasses.replace(cfg.execution, executor="auto", devices=0),
     )
-    job = assemble(cfg)
-    template = state_of_seed(job, 0)
-    number = options.round or checkpoint.last(directory / "ckpt")
-    state = checkpoint.load(directory / "ckpt", template, step=number)
-    found = Subject(directory, job, state=place(job, state), options=options)
-    if not found.trained:
-        raise UserError(
-            f"{directory}: '{cfg.method}' shares no parameters, so there is no global model to "
-            "analyse: choose a run of another method"
-        )
-    return found
+    job = assemble(cfg, given=given)
+    template = state_of_seed(job)
+    step = options.round or checkpoint.last(directory / "ckpt")
+    state = checkpoint.load(directory / "ckpt", template, step=step)
+    return Subject(
+        job=job,
+        state=place(job, state),
+        rows=records.read(directory / "metrics.jsonl"),
+        directory=directory,
+        options=options,
+        progress=progress,
+    )
 
 
 def class_vectors(weights: Weights) -> jax.Array:
-    """Rows of the head, [c d]; of several models with a leading axis."""
-    return jnp.swapaxes(_alone(weights.params["head"]["kernel"]), -1, -2)
+    """Returns the head's class vectors as rows, [c d], or [k c d] for several models."""
+    return jnp.swapaxes(_on_one_device(weights.params["head"]["kernel"]), -1, -2)
 
 
-def _alone(arrays: Any) -> Any:
-    """On the first device, so that what follows is computed once and not on each."""
+def _on_one_device(arrays: Any) -> Any:
+    """Moves arrays to the first device, where a computation runs once instead of on each."""
     return jax.device_put(arrays, jax.devices()[0])

@@ -1,0 +1,90 @@
+"""The `compare` command: train several methods on the same terms and write one table."""
+
+import dataclasses
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+from fedjax_nc.cli import flags, run
+from fedjax_nc.cli.exits import answered
+from fedjax_nc.cli.reading import read
+from fedjax_nc.errors import UserError, command
+from fedjax_nc.methods import catalogue
+from fedjax_nc.tables import Row, in_words, render
+from fedjax_nc.tables import compare as table_of
+
+
+@answered
+def compare(argv: list[str]) -> int:
+    """Trains all methods, prints their table, and appends it to a file if asked."""
+    split = argv.index("--") if "--" in argv else len(argv)
+    given, rest = _parse(argv[:split]), argv[split + 1 :]
+    flags.read_plugins(rest)
+    every = dict.fromkeys(catalogue.bases(), True) if "all" in given.methods else {}
+    methods = every | {m: False for m in given.methods if m != "all"}  # may it be left out?
+    commands = {m: flags.parse([f"--method={m}", *rest], prog=command("run")) for m in methods}
+    rows: list[Row] = []
+    refused: list[str] = []
+    try:
+        for name, asked in commands.items():
+            try:
+                rows.append(Row(asked.configs[0], run.execute(asked)))
+            except UserError as error:
+                if not methods[name]:
+                    raise
+                refused.append(f"- `{name}`: {error}")
+    except KeyboardInterrupt:
+        done = f"{len(rows)} of {len(commands)} methods are finished"
+        raise KeyboardInterrupt(f"{done}; the same command goes on with the others") from None
+    if not rows:
+        raise UserError(f"none of {len(commands)} methods can do this, such as {refused[0][2:]}")
+    table = render(table_of(rows)) + "".join(f"\n{line}" for line in refused) + "\n" * bool(refused)
+    print(table)
+    if given.to:
+        typed = f"{command('compare')} {shlex.join(argv)}"
+        with Path(given.to).open("a") as file:
+            file.write(f"## {in_words(rows[0].config)}\n\n```\n{typed}\n```\n\n{table}\n")
+    return 0
+
+
+def _parse(argv: list[str]) -> Any:
+    """Returns the methods and the file; whatever is wrong is told before anything is trained."""
+    import tyro
+
+    prog = command("compare")
+    about = tyro.conf.arg(
+        metavar="METHOD ...",
+        help="Methods, or `all` of them; those that cannot do what is asked are named below the "
+        "table.",
+        help_behavior_hint="",
+    )
+    to = tyro.conf.arg(
+        metavar="FILE",
+        help="Append the table and its command to a Markdown file.",
+        help_behavior_hint="",
+    )
+    shape = dataclasses.make_dataclass(
+        "Compare",
+        [
+            ("methods", Annotated[tyro.conf.Positional[tuple[str, ...]], about]),
+            ("to", Annotated[str | None, to], None),
+        ],
+        frozen=True,
+    )
+    shape.__doc__ = (
+        "Train several methods on the same terms and write one table.\n\n"
+        f"{prog} METHOD ... [--to FILE] -- FLAGS OF `{command('run')}`\n\n"
+        "Everything after -- goes to every run. Finished runs are not run again.\n\n"
+        f"Example: {prog} fedavg 'fedbabu | fd' --to table.md -- --dataset=digits --seeds 0 1 2"
+    )
+    stray = [w for w in argv if w.startswith("--") and w.split("=")[0] not in ("--to", "--help")]
+    if stray:
+        raise UserError(
+            f"{stray[0]} is no flag of compare: flags of run follow --, as {prog} ... -- {stray[0]}"
+        )
+    given: Any = read(shape, argv, prog=prog)
+    if not given.methods:
+        raise UserError(f"no method was given: name some, or all, as {prog} fedavg fedetf")
+    if given.to and (Path(given.to).is_dir() or not Path(given.to).absolute().parent.is_dir()):
+        raise UserError(f"--to={given.to}: give a file in a folder that exists")
+    return given

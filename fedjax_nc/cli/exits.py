@@ -1,0 +1,33 @@
+"""How a command ends: bad input and Ctrl-C are one line and an exit code, never a traceback."""
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+
+from fedjax_nc.errors import UserError
+
+Main = Callable[[list[str]], int]
+
+
+def answered(command: Main) -> Main:
+    """Makes a command print what stopped it on one line: 2 for bad input, 130 for Ctrl-C.
+
+    A KeyboardInterrupt may carry what the person should know, as its text.
+    """
+
+    @functools.wraps(command)
+    def main(argv: list[str]) -> int:
+        try:
+            return command(argv)
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        except BrokenPipeError:  # `--help | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        except KeyboardInterrupt as stop:
+            print(f"stopped: {stop}" if str(stop) else "stopped", file=sys.stderr)
+            return 130
+
+    return main

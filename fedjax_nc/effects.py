@@ -1,0 +1,153 @@
+"""Which settings have no effect beside others; one that a person gave is then refused."""
+
+import dataclasses
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from fedjax_nc.config import RunConfig
+from fedjax_nc.data.catalogue import DATASETS, sized
+from fedjax_nc.errors import UserError
+
+
+class Rule(NamedTuple):
+    """Settings that mean something only where another one allows it."""
+
+    settings: str  # dotted names with spaces between
+    decider: str  # the setting that decides
+    matters: Callable[[RunConfig], bool]
+    home: str  # where they do mean something
+
+
+def _changes_size(name: str) -> Callable[[RunConfig], bool]:
+    """Returns whether a setting of the data changes the shape of the examples."""
+
+    def matters(c: RunConfig) -> bool:
+        if c.dataset not in DATASETS:
+            return False
+        other = dataclasses.replace(c.data, **{name: getattr(c.data, name) + 1})
+        return sized(c.dataset, other) != sized(c.dataset, c.data)
+
+    return matters
+
+
+def _is_text(c: RunConfig) -> bool:
+    return c.dataset in DATASETS and DATASETS[c.dataset].is_text
+
+
+RULES = (
+    Rule(
+        "data.partition data.alpha data.rule data.per_client",
+        "data.partition_file",
+        lambda c: not c.data.partition_file,
+        "runs without a partition file",
+    ),
+    Rule(
+        "data.alpha",
+        "data.partition",
+        lambda c: c.data.partition in ("dirichlet", "quantity"),
+        "--data.partition=dirichlet or quantity",
+    ),
+    Rule(
+        "data.rule",
+        "data.partition",
+        lambda c: c.data.partition == "dirichlet",
+        "--data.partition=dirichlet",
+    ),
+    Rule(
+        "data.per_client",
+        "data.partition",
+        lambda c: c.data.partition in ("shards", "classes"),
+        "--data.partition=shards or classes",
+    ),
+    Rule(
+        "data.test_fraction",
+        "data.client_test",
+        lambda c: c.data.client_test == "split",
+        "--data.client_test=split",
+    ),
+    Rule("data.words", "dataset", _changes_size("words"), "text, such as imdb_reviews"),
+    Rule("data.length", "dataset", _changes_size("length"), "text, such as imdb_reviews"),
+    Rule("data.side", "dataset", _changes_size("side"), "imagenet100 and imagenet200"),
+    Rule("data.normalise", "dataset", lambda c: not _is_text(c), "images"),
+    Rule("local.epochs", "local.steps", lambda c: not c.local.steps, "--local.steps=0"),
+    Rule(
+        "local.momentum local.nesterov",
+        "local.optimizer",
+        lambda c: c.local.optimizer == "sgd",
+        "--local.optimizer=sgd",
+    ),
+    Rule(
+        "local.nesterov",
+        "local.momentum",
+        lambda c: c.local.momentum > 0,
+        "a --local.momentum above zero",
+    ),
+    Rule(
+        "local.decay",
+        "local.schedule",
+        lambda c: c.local.schedule != "constant",
+        "--local.schedule=exponential or step",
+    ),
+    Rule(
+        "local.milestones",
+        "local.schedule",
+        lambda c: c.local.schedule == "step",
+        "--local.schedule=step",
+    ),
+    Rule(
+        "local.schedule local.decay",
+        "local.milestones",
+        lambda c: c.local.schedule != "step" or bool(c.local.milestones),
+        "runs with --local.milestones",
+    ),
+    Rule(
+        "local.schedule local.milestones",
+        "local.decay",
+        lambda c: c.local.schedule == "constant" or c.local.decay != 1,
+        "a --local.decay other than 1",
+    ),
+    Rule(
+        "execution.chunk",
+        "execution.executor",
+        lambda c: c.execution.executor in ("chunked", "auto", "sharded"),
+        "--execution.executor=chunked",
+    ),
+    Rule(
+        "execution.conv",
+        "model",
+        lambda c: c.model not in ("mlp", "bilstm"),
+        "models with convolutions",
+    ),
+)
+# what `auto` and `sharded` make of chunks is known once jax has started
+ON_CPU = Rule(
+    "execution.chunk",
+    "execution.executor",
+    lambda c: c.execution.executor == "chunked",
+    "--execution.executor=chunked",
+)
+
+
+def check(given: Collection[str], config: RunConfig, *, backend: str = "") -> None:
+    """Refuses a given setting that has no effect.
+
+    Args:
+      given: dotted names of what a person set, as opposed to what a protocol sets.
+      config: the whole configuration.
+      backend: jax's backend, if it has started.
+    """
+    for rule in (*RULES, ON_CPU) if backend == "cpu" else RULES:
+        for name in rule.settings.split():
+            if name in given and not rule.matters(config):
+                raise UserError(
+                    f"--{name} has no effect {_beside(rule.decider, config)}: leave it out, "
+                    f"it belongs to {rule.home}"
+                )
+
+
+def _beside(name: str, config: RunConfig) -> str:
+    """Returns a setting as its flag: `with --data.partition=classes`, `without --local.decay`."""
+    group, _, field = name.rpartition(".")
+    value = getattr(getattr(config, group) if group else config, field)
+    words = " ".join(map(str, value)) if isinstance(value, tuple) else value
+    return f"with --{name}={words}" if words != "" else f"without --{name}"

@@ -1,0 +1,138 @@
+"""Tables of runs, for people and for papers; standard library only, so that commands start fast."""
+
+import csv
+import io
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fedjax_nc.config import Data, RunConfig
+from fedjax_nc.errors import unknown
+from fedjax_nc.metrics import Metric, columns
+
+SPREAD = "sample standard deviation over seeds"
+
+
+class Row(NamedTuple):
+    """One configuration: its settings, and a summary per seed."""
+
+    config: RunConfig
+    summaries: Sequence[Mapping[str, Any]]
+
+
+class Table(NamedTuple):
+    """A table as text, and what is to be said below it."""
+
+    header: list[str]
+    rows: list[list[str]]
+    note: str
+
+
+def compare(rows: Sequence[Row]) -> Table:
+    """Makes the table of several configurations: accuracies over seeds, cost of a round."""
+    found = [summary for row in rows for summary in row.summaries]
+    shown = [metric for metric in columns(found) if metric.percent]
+    header = ["method", *(m.label for m in shown), "lr", "s/round", "kB up", "kB down"]
+    body = [_cells(row, shown) for row in rows]
+    seeds = [str(summary["seed"]) for summary in rows[0].summaries]
+    spread = f"mean ± {SPREAD} {', '.join(seeds)}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    note = (
+        f"Accuracies in per cent, {spread}; worst: mean of the worst tenth of clients. lr: the "
+        "first round's learning rate. Kilobytes per client and round."
+    )
+    return Table(header, body, note=note)
+
+
+def _cells(row: Row, shown: Sequence[Metric]) -> list[str]:
+    cells = [str(row.summaries[0]["method"])]
+    for metric in shown:
+        values = [s[metric.name] for s in row.summaries if s.get(metric.name) is not None]
+        cells.append(mean_and_spread([100 * value for value in values]))
+    times = [(s["seeds_in_parallel"], s["seconds_per_round"]) for s in row.summaries]
+    cells += [f"{row.config.local.lr:g}", seconds_in_words(times)]
+    cells += [f"{row.summaries[0][f'bytes_{way}_per_client'] / 1e3:.0f}" for way in ("up", "down")]
+    return cells
+
+
+def render(table: Table, form: str = "markdown") -> str:
+    """Writes a table as markdown, latex (with booktabs' rules) or csv."""
+    forms = {"markdown": _markdown, "latex": _latex, "csv": _csv}
+    if form not in forms:
+        raise unknown("form of a table", form, allowed=forms)
+    return forms[form](table)
+
+
+def _markdown(table: Table) -> str:
+    lines = [f"| {' | '.join(table.header)} |", "|---" * len(table.header) + "|"]
+    for first, *rest in table.rows:
+        name = "`" + first.replace("|", "\\|") + "`"  # a bare bar ends the cell
+        lines.append(f"| {' | '.join([name, *rest])} |")
+    return "\n".join([*lines, "", table.note]) + "\n"
+
+
+def _latex(table: Table) -> str:
+    lines = [
+        f"% {table.note}",
+        r"\begin{tabular}{l" + "r" * (len(table.header) - 1) + "}",
+        r"\toprule",
+        " & ".join(map(_escape, table.header)) + r" \\",
+        r"\midrule",
+        *(" & ".join(map(_escape, row)) + r" \\" for row in table.rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _escape(text: str) -> str:
+    """Writes text so that LaTeX prints it; ± is a symbol of mathematics."""
+    text = re.sub(r"([&%$#_{}])", r"\\\1", text.replace("\\", r"\textbackslash "))
+    return text.replace("|", r"\textbar{}").replace(" ± ", r" $\pm$ ")
+
+
+def _csv(table: Table) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([table.header, *table.rows])
+    return text.getvalue()
+
+
+def mean_and_spread(values: Sequence[float], *, digits: int = 1, sign: str = " ± ") -> str:
+    """Returns the mean and, of several values, their sample standard deviation (n - 1)."""
+    if not values:
+        return "-"
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return f"{mean}{sign}{statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+
+
+def seconds_in_words(runs: Sequence[tuple[int, float]]) -> str:
+    """Returns the mean seconds of a round; those of several seeds at once stand apart and say so.
+
+    Each run is given as (seeds that ran at once, seconds of a round of all of them).
+    """
+    texts = []
+    for count in sorted({count for count, _ in runs}):
+        mean = statistics.fmean(seconds for other, seconds in runs if other == count)
+        texts.append(f"{mean:.2f} ({count} seeds at once)" if count > 1 else f"{mean:.2f}")
+    return ", ".join(texts)
+
+
+def in_words(cfg: RunConfig) -> str:
+    """Returns what a table or panel is about: `cifar10, dirichlet with alpha 0.1, cnn, ...`."""
+    who = f"{cfg.federation.participants} of {cfg.federation.clients} clients"
+    limit = f" ({cfg.data.limit} examples)" if cfg.data.limit else ""
+    partition = partition_in_words(cfg.data)
+    return f"{cfg.dataset}{limit}, {partition}, {who}, {cfg.model}, {cfg.rounds} rounds"
+
+
+def partition_in_words(data: Data) -> str:
+    """Returns how the data is dealt: `dirichlet with alpha 0.1 (fedetf)`."""
+    if data.partition_file:
+        return f"partition of {data.partition_file}"
+    if data.partition in ("shards", "classes"):
+        return f"{data.per_client} {data.partition} per client"
+    if data.partition == "quantity":
+        return f"quantity with alpha {data.alpha:g}"
+    if data.partition == "dirichlet":
+        return f"dirichlet with alpha {data.alpha:g} ({data.rule}'s rule)"
+    return data.partition

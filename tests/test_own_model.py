@@ -1,0 +1,506 @@
+"""Models from outside the package: any flax module, brought along or registered under a name."""
+
+from functools import partial
+from typing import Any
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conftest import CLASSES
+from trees import fresh, same
+
+from fedjax_nc import losses, models
+from fedjax_nc.cli import console
+from fedjax_nc.errors import UserError
+from fedjax_nc.models import bodies, catalogue, own
+from fedjax_nc.models.norm import Norm
+from fedjax_nc.models.resnet import ResNet
+from fedjax_nc.types import HeadSpec
+
+SHAPE = (6, 6, 2)
+REAL, PADDED = 5, 8
+
+
+class Net(nn.Module):
+    """A small network as a stranger writes it."""
+
+    width: int = 4
+    rate: float = 0.5
+
+    @nn.compact
+    def __call__(self, x, train):
+        norm = partial(nn.BatchNorm, use_running_average=not train, momentum=0.9)
+        x = nn.relu(norm()(nn.Conv(self.width, (3, 3))(x)))
+        x = nn.max_pool(x, (2, 2), strides=(2, 2)).reshape(len(x), -1)
+        x = nn.Dropout(self.rate, deterministic=not train)(x)
+        return norm()(nn.Dense(7)(x))
+
+
+def draw(seed, *shape):
+    return jax.random.normal(jax.random.key(seed), shape, jnp.result_type(float))
+
+
+def build(module, shape=SHAPE, **options):
+    return models.build(module, shape, CLASSES, options.pop("head", HeadSpec()), **options)
+
+
+def start(model):
+    """Initial weights in the working precision, statistics that are not those of the start."""
+    weights = jax.tree.map(lambda w: jnp.asarray(w, jnp.result_type(float)), model.init(KEY))
+    return weights._replace(stats=jax.tree.map(lambda s: s + 0.3, weights.stats))
+
+
+def step(model, weights, x, mask, key=None):
+    """Outputs of the real rows, statistics and gradient of one local step."""
+    y = jnp.arange(len(x)) % CLASSES
+
+    def loss(params):
+        out, stats = model.apply(weights._replace(params=params), x, train=True, mask=mask, key=key)
+        value = losses.masked_mean(losses.cross_entropy(out.logits, y), mask)
+        return value, (jax.tree.map(lambda o: o[:REAL], out), stats)
+
+    return jax.value_and_grad(loss, has_aux=True)(weights.params)
+
+
+KEY = jax.random.key(0)
+MASK = jnp.arange(PADDED) < REAL
+
+
+# ---- what every network must do ------------------------------------------------------------
+
+
+class Looped(nn.Module):
+    """BatchNorm inside of what flax lifts."""
+
+    @nn.compact
+    def __call__(self, x, train):
+        def layer(norm, x, _):
+            return nn.tanh(norm(x)), None
+
+        norm = nn.BatchNorm(use_running_average=not train, name="loop")
+        loop = nn.scan(layer, {"params": 0, "batch_stats": 0}, split_rngs={"params": True})
+        x, _ = loop(norm, nn.Dense(6)(x.reshape(len(x), -1)), jnp.arange(3))
+        return nn.remat(nn.BatchNorm)(use_running_average=not train)(x)
+
+
+class PackagesNorm(nn.Module):
+    """The package's normalisation, which the author forgets to give the mask."""
+
+    norm: str = "running"
+
+    @nn.compact
+    def __call__(self, x, *, train):
+        return Norm(self.norm)(nn.Dense(6)(x.reshape(len(x), -1)), train=train)
+
+
+NETS = [Net(), Looped(), PackagesNorm()]
+
+
+@pytest.mark.parametrize("net", NETS, ids=lambda net: type(net).__name__)
+def test_padding_rows_change_nothing(x64, net):
+    model = build(net)
+    weights, x = start(model), draw(1, PADDED, *SHAPE)
+    found = [
+        jax.jit(partial(step, model))(weights, x.at[REAL:].set(fill), MASK, KEY)
+        for fill in (draw(2, PADDED - REAL, *SHAPE), 100.0)
+    ]
+    chex.assert_trees_all_close(*found, rtol=1e-9, atol=1e-12)
+    _, (_, stats) = found[0][0]
+    moved = jax.tree.map(lambda new, old: np.any(new != old), stats, weights.stats)
+    assert all(jax.tree.leaves(moved))
+    for mask in (MASK, None):
+        out, kept = model.apply(weights, x, train=False, mask=mask)
+        alone, _ = model.apply(weights, x[:REAL], train=False)
+        same(jax.tree.map(lambda o: o[:REAL], out), alone)
+        same(kept, weights.stats)
+
+
+@pytest.mark.parametrize("net", [Net(rate=0.0), Looped()], ids=lambda net: type(net).__name__)
+def test_padded_batch_equals_the_batch_alone(x64, net):
+    """Not with dropout, which draws for the batch's whole shape."""
+    model = build(net)
+    weights, x = start(model), draw(1, PADDED, *SHAPE)
+    alone = step(model, weights, x[:REAL], MASK[:REAL], KEY)
+    chex.assert_trees_all_close(step(model, weights, x, MASK, KEY), alone, rtol=1e-9, atol=1e-12)
+
+
+def test_statistics_by_hand():
+    class Plain(nn.Module):
+        @nn.compact
+        def __call__(self, x, train):
+            return nn.BatchNorm(use_running_average=not train, momentum=0.9)(x.mean((1, 2)))
+
+    model = build(Plain())
+    x = draw(1, PADDED, *SHAPE)
+    rows = np.asarray(x[:REAL].mean((1, 2)))
+    out, stats = model.apply(model.init(KEY), x, train=True, mask=MASK)
+    found = stats["BatchNorm_0"]
+    np.testing.assert_allclose(found["mean"], 0.1 * rows.mean(0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found["var"], 0.9 + 0.1 * rows.var(0), rtol=1e-5)
+    expected = (rows - rows.mean(0)) / np.sqrt(rows.var(0) + 1e-5)
+    np.testing.assert_allclose(out.features[:REAL], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_only_tests_repeat_without_a_key():
+    model = build(Net())
+    weights, x = model.init(KEY), draw(1, 3, *SHAPE)
+    tested = [model.apply(weights, x, train=False)[0] for _ in range(2)]
+    chex.assert_trees_all_equal(*tested)
+    a, b, c = (
+        model.apply(weights, x, train=True, key=jax.random.key(k))[0].features for k in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(a, b)
+    assert np.any(a != c)
+
+
+def test_starts_as_the_module_itself():
+    """With the same parameters, statistics and key, and without a level between."""
+    net, model = Net(), build(Net())
+    weights = model.init(KEY)
+    chex.assert_trees_all_equal(weights, model.init(KEY))
+    key_body, _ = jax.random.split(KEY)
+    plain = net.init(key_body, jnp.zeros((2, *SHAPE)), train=False)
+    chex.assert_trees_all_equal(weights.params["body"], plain["params"])
+    chex.assert_trees_all_equal(weights.stats, plain["batch_stats"])
+    x = draw(1, 3, *SHAPE)
+    features = model.apply(weights, x, train=False)[0].features
+    np.testing.assert_array_equal(features, net.apply(plain, x, train=False))
+
+
+def test_shapes_and_transformations():
+    model = build(Net())
+    assert model.last_stage is None and model.channels == ()
+    weights = jax.vmap(model.init)(jax.random.split(KEY))
+
+    def loss(weights, x):
+        out, stats = model.apply(weights, x, train=True, mask=MASK, key=KEY)
+        return jnp.sum(out.logits[:REAL] ** 2), (out, stats)
+
+    x = draw(1, 2, PADDED, *SHAPE)
+    (values, (out, stats)), grads = jax.jit(jax.vmap(jax.value_and_grad(loss, has_aux=True)))(
+        weights, x
+    )
+    assert values.shape == (2,) and out.features.shape == (2, PADDED, 7)
+    assert out.logits.shape == (2, PADDED, CLASSES)
+    assert [o.shape for o in (*out.blocks, *out.levels)] == [(2, PADDED, 7)] * 2
+    chex.assert_trees_all_equal_shapes(grads.params, weights.params)
+    chex.assert_trees_all_equal_shapes(stats, weights.stats)
+    one = loss(jax.tree.map(lambda w: w[1], weights), x[1])[0]
+    np.testing.assert_allclose(values[1], one, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [0, 1, PADDED])
+def test_constant_images_give_no_nan(optimised, rows):
+    model = build(Net())
+    mask = jnp.arange(PADDED) < rows
+    for x in (jnp.zeros((PADDED, *SHAPE)), jnp.full((PADDED, *SHAPE), 3.0)):
+        found = jax.jit(partial(step, model))(model.init(KEY), x, mask, KEY)
+        chex.assert_tree_all_finite(found)
+
+
+def test_rounds_with_empty_clients(x64, tiny):
+    """Executors agree; one client of the federation has no example and one has one."""
+    t = tiny("fedavg | prox")
+    model = build(Net(), t.data.pool.x.shape[1:])
+    t = t._replace(task=t.task._replace(trainer=t.task.trainer._replace(model=model)))
+    begin = t.state()
+    expected, metrics = t.run(2, "scan", state=fresh(begin))
+    assert metrics.finite.all()
+    assert np.any(
+        begin.weights.stats["BatchNorm_0"]["mean"] != expected.weights.stats["BatchNorm_0"]["mean"]
+    )
+    same(t.run(2, "vmap", state=fresh(begin))[0], expected)
+
+
+def test_encoder_on_top():
+    model = build(Net(), head=HeadSpec(encoder=True))
+    weights = model.init(KEY)
+    assert set(weights.params["body"]) == {"body", "Dense_0", "Dense_1", "Norm_0"}
+    out, stats = model.apply(weights, draw(1, PADDED, *SHAPE), train=True, mask=MASK, key=KEY)
+    assert out.features.shape == (PADDED, 7) and set(stats) == {"body", "Norm_0"}
+
+
+# ---- what a module may take and give --------------------------------------------------------
+
+
+class Bare(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Dense(3)(x.mean((1, 2)))
+
+
+class Training(nn.Module):
+    @nn.compact
+    def __call__(self, x, training: bool, scale: float = 1.0):
+        return scale * nn.Dropout(0.5, deterministic=not training)(Bare()(x))
+
+
+class Deterministic(nn.Module):
+    @nn.compact
+    def __call__(self, x, *, deterministic):
+        return nn.Dropout(0.5)(Bare()(x), deterministic)
+
+
+class Masked(nn.Module):
+    @nn.compact
+    def __call__(self, x, *, train, mask=None):
+        features = Bare()(x)
+        counted = jnp.zeros(()) if mask is None else jnp.sum(mask)
+        return (x, features), (features, features), features + train * counted
+
+
+@pytest.mark.parametrize(
+    "net",
+    [Bare(), Bare, Training(), Deterministic(), Masked(), nn.Sequential([Bare(), nn.relu])],
+    ids=lambda net: getattr(net, "__name__", type(net).__name__),
+)
+def test_what_a_module_may_take(net):
+    model = build(net)
+    weights, x = model.init(KEY), draw(1, PADDED, *SHAPE)
+    tested = model.apply(weights, x, train=False, mask=MASK)[0].features
+    trained = model.apply(weights, x, train=True, mask=MASK, key=KEY)[0].features
+    assert tested.shape == trained.shape == (PADDED, 3)
+    assert np.any(tested != trained) == isinstance(net, Training | Deterministic | Masked)
+    if isinstance(net, Masked):
+        np.testing.assert_allclose(trained - tested, REAL, rtol=1e-5)
+
+
+def test_maps_and_levels_are_passed_on():
+    model = build(Masked())
+    out, _ = model.apply(model.init(KEY), draw(1, 3, *SHAPE), train=False)
+    assert [b.shape for b in out.blocks] == [(3, *SHAPE), (3, 3)] and len(out.levels) == 2
+
+
+class Written(nn.Module):
+    """Any function of a module, its input and `train`."""
+
+    fn: Any
+
+    @nn.compact
+    def __call__(self, x, train):
+        return self.fn(x, train)
+
+
+class Asking(nn.Module):
+    @nn.compact
+    def __call__(self, x, temperature):
+        return x.mean((1, 2)) / temperature
+
+
+class Counting(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        self.variable("cache", "seen", jnp.zeros, ())
+        return x.mean((1, 2))
+
+
+class Noisy(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return x.mean((1, 2)) + jax.random.normal(self.make_rng("noise"), (len(x), 1))
+
+
+def flat(x):
+    return x.reshape(len(x), -1)
+
+
+@pytest.mark.parametrize(
+    "module, message",
+    [
+        (
+            Written(lambda x, _: x),
+            r"'Written' gives float32\[2, 6, 6, 2\] for a batch of 2: wanted",
+        ),
+        (Written(lambda x, _: x.mean((0, 1))), r"gives float32\[6, 2\] for a batch of 2"),
+        (Written(lambda x, _: (flat(x), flat(x))), "gives a tuple for a batch"),
+        (Written(lambda x, _: {"features": flat(x)}), "gives a dict for a batch"),
+        (Written(lambda x, _: flat(x).astype(jnp.bfloat16)), r"gives bfloat16\[2, 72\]"),
+        (Written(lambda x, _: flat(x) > 0), r"gives bool\[2, 72\]"),
+        (Asking(), "takes 'temperature': besides x its __call__ may take train"),
+        (Counting(), "keeps variables in 'cache': only 'params' and 'batch_stats'"),
+        (Noisy(), "draws from a key that is not there: use the one named 'dropout'"),
+        (
+            Written(lambda x, _: nn.BatchNorm()(flat(x))),
+            "BatchNorm has use_running_average=None in tests: write .*use_running_average=not tr",
+        ),
+        (
+            Written(lambda x, _: nn.BatchNorm(use_running_average=False)(flat(x))),
+            "use_running_average=False in tests",
+        ),
+        (
+            Written(lambda x, _: nn.BatchNorm()(flat(x), True)),
+            "use_running_average=True in training",
+        ),
+        (
+            Written(lambda x, _: nn.Dropout(0.5)(flat(x))),
+            "Dropout has deterministic=None in tests: write .*deterministic=not train",
+        ),
+        (
+            Written(lambda x, _: nn.Dropout(0.5)(flat(x), deterministic=False)),
+            "deterministic=False in tests",
+        ),
+        (
+            Written(
+                lambda x, train: flat(nn.BatchNorm(not train)(x.reshape(-1, 2)).reshape(x.shape))
+            ),
+            "BatchNorm is given 72 rows in a batch of 2: keep the batch as the first axis",
+        ),
+        (lambda x: x, "given a function, wanted a name or a flax.linen module"),
+        (3, "given a int, wanted a name or a flax.linen module"),
+    ],
+)
+def test_refused_in_one_line(module, message):
+    with pytest.raises(UserError, match=message) as error:
+        build(module)
+    assert "\n" not in str(error.value)
+
+
+def test_too_small_an_image():
+    with pytest.raises(UserError, match="'Net' takes images of at least 8x8, not images of 6x6"):
+        build(own.model(Net(), min_size=8))
+
+
+# ---- settings --------------------------------------------------------------------------------
+
+
+class Configured(nn.Module):
+    """Fields of the configuration's names; the second holds no word, so it is left alone."""
+
+    norm: str = "batch"
+    conv: Any = nn.Conv
+
+    @nn.compact
+    def __call__(self, x, train):
+        return flat(Norm(self.norm)(self.conv(3, (3, 3))(x), train=train))
+
+
+@pytest.mark.parametrize("norm, kept", [("default", False), ("running", True), ("none", False)])
+def test_norm_is_set(norm, kept):
+    weights = build(Configured(), norm=norm).init(KEY)
+    assert bool(weights.stats) == kept
+    assert ("Norm_0" in weights.params["body"]) == (norm != "none")
+
+
+def test_norm_that_cannot_be_set():
+    with pytest.raises(UserError, match="'Net' has a normalisation of its own, so norm=group has"):
+        build(Net(), norm="group")
+
+
+def test_survival_needs_blocks():
+    with pytest.raises(UserError, match="'Net' has no residual blocks to leave out: choose resn"):
+        build(Net(), (16, 16, 3), survival=lambda n: (0.5,) * n)
+
+
+def test_the_packages_networks_are_used_as_they_are():
+    net = ResNet((1, 1), channels=(8, 16), conv="native")
+    spec = own.model(net, name="resnet6")
+    assert spec.norm == "running" and bodies.make_body(spec) == net
+    assert build(spec, (8, 8, 3)).channels == (8, 16)
+
+
+def test_words_are_set(monkeypatch):
+    class Words(nn.Module):
+        words: int = 1
+
+        @nn.compact
+        def __call__(self, x):
+            return nn.Embed(self.words, 5)(x).mean(1)
+
+    model = build(own.model(Words(), text=True), (7,), words=30)
+    assert model.init(KEY).params["body"]["Embed_0"]["embedding"].shape == (30, 5)
+
+
+# ---- registered under a name -----------------------------------------------------------------
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """Names that are gone after the test."""
+    monkeypatch.setattr(catalogue, "MODELS", dict(catalogue.MODELS))
+    return catalogue.MODELS
+
+
+def make_net(width):
+    return Net(width=width, rate=0.0)
+
+
+@pytest.mark.parametrize(
+    "module, options, width",
+    [
+        (Net(width=3), {}, 3),
+        (Net(), {"width": 5}, 5),
+        (Net, {"width": 5}, 5),
+        (make_net, {"width": 6}, 6),
+        (lambda: Net(width=2), {}, 2),
+        (f"{__name__}:Net", {"width": 5}, 5),
+        (f"{__name__}:make_net", {"width": 5}, 5),
+        (f"{__name__}:NETS.none", {}, None),
+        (f"{__name__}:Nets", {}, None),
+        ("no_such_package:Net", {}, None),
+        ("Net", {}, None),
+    ],
+)
+def test_registered(registered, module, options, width):
+    catalogue.register_model("my-net", module=module, options=options, min_size=4)
+    if width is None:
+        with pytest.raises(UserError, match=r"model 'my-net': cannot import .*: write package"):
+            build("my-net")
+        return
+    assert build("my-net").init(KEY).params["body"]["Conv_0"]["kernel"].shape[-1] == width
+    assert "my-net" in catalogue.fitting((4, 4, 1)) and "my-net" not in catalogue.fitting((3, 3, 1))
+    with pytest.raises(UserError, match="did you mean 'my-net'"):
+        build("my-nets")
+
+
+def test_registered_is_no_module(registered):
+    catalogue.register_model("mine", module=dict)
+    with pytest.raises(UserError, match="model 'mine': <class 'dict'> gives a dict, wanted a flax"):
+        build("mine")
+
+
+def test_names_are_taken_once(registered):
+    catalogue.register_model("mine", module=Net(), summary="first")
+    catalogue.register_model("mine", module=Net(), summary="again")  # a cell that is run twice
+    assert registered["mine"].summary == "again"
+    with pytest.raises(
+        UserError, match=r"'mine' is already registered by .*test_own_model\.py: ch"
+    ):
+        catalogue.register_model("mine", module=Net(), source="another.py")
+    with pytest.raises(UserError, match="'resnet8' is already registered by the package: choose"):
+        catalogue.register_model("resnet8", module=Net())
+    with pytest.raises(UserError, match="model name 'a b': use letters, digits"):
+        catalogue.register_model("a b", module=Net())
+
+
+def test_registered_with_norm_and_survival(registered):
+    make = partial(ResNet, channels=(8, 16), conv="native")
+    catalogue.register_model(
+        "short", module=make, options={"blocks": (1, 1)}, norm="group", blocks=2
+    )
+    model = build("short", (8, 8, 3), survival=lambda n: (0.5,) * n)
+    assert not model.init(KEY).stats  # GroupNorm has none
+    x = draw(1, 2, 8, 8, 3)
+    draws = [
+        model.apply(model.init(KEY), x, train=True, key=jax.random.key(k))[0].features
+        for k in range(8)
+    ]
+    assert any(np.any(draws[0] != other) for other in draws[1:])
+    catalogue.register_model("stiff", module=Net(), blocks=2)
+    with pytest.raises(UserError, match="'stiff' cannot leave out blocks: give its module a field"):
+        build("stiff", survival=lambda n: (0.5,) * n)
+
+
+def test_listed_without_a_size(registered, monkeypatch, capsys):
+    catalogue.register_model("mine", module=Net(), summary="a small network")
+    monkeypatch.setattr(console, "MODELS", registered)
+    console.Console(width=120).print(console._models())
+    line = next(x for x in capsys.readouterr().out.splitlines() if "│ mine " in x)
+    assert [cell.strip() for cell in line.split("│")[1:-1]] == [
+        "mine",
+        "a small network; own, 1, -",
+        "-",
+        "-",
+    ]
