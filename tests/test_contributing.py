@@ -25,12 +25,7 @@ SMALL = (
 def run(tmp_path):
     """Runs the command with the package of a folder, and returns what it prints."""
 
-<<<<<<< HEAD
-    def run(*argv):
-        command = "import sys; from fedjax_nc.cli import main; sys.exit(main.train(sys.argv[1:]))"
-=======
     def run(package, *argv):
->>>>>>> methods
         return subprocess.run(
             [sys.executable, "-m", "fedjax_nc", *argv],
             cwd=tmp_path,
