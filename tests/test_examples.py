@@ -162,7 +162,7 @@ def test_wheel_has_everything(tmp_path):
     python, command = (tmp_path / "env/bin" / name for name in ("python", "fedjax-nc"))
     pip("--python", str(python), "install", "--no-deps", "--no-index", str(wheel))
     (packages,) = (tmp_path / "env/lib").glob("python*/site-packages")
-    dependencies = [p for p in sys.path if p.endswith("site-packages") and ROOT != Path(p)]
+    dependencies = [p for p in sys.path if p.endswith("site-packages") and Path(p) != ROOT]
     (packages / "dependencies.pth").write_text("\n".join(dependencies) + "\n")
     work = tmp_path / "work"
     work.mkdir()

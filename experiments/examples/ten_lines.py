@@ -1,4 +1,4 @@
-"""Three methods on one partition: their table, and their curves in ten_lines.png (half a minute)."""
+"""Three methods on one partition: their table, and their curves as a picture (half a minute)."""
 
 import fedjax_nc as fnc
 
