@@ -142,7 +142,7 @@ def first_state(job: Job) -> State:
 
 def evaluate(job: Job, state: State) -> dict[str, float]:
     """Tests the global model: accuracy on the official test set and over clients' own tests."""
-    program = _evaluation(job.task, job.executor, job.config.evaluation.batch_size)
+    program = _evaluation(job.task, job.executor, batch_size=job.config.evaluation.batch_size)
     weights = job.task.method.tested(state.weights, state.shared)
     return tested(take(program(lead(weights), job.feed.tests()), 0))
 
@@ -240,7 +240,7 @@ def _configured(
         cfg = dataclasses.replace(cfg, rounds=rounds)
     for group, values in groups.items():
         plain = {k: v for k, v in values.items() if not (k == "partition" and callable(v))}
-        cfg = config.changed(cfg, group, plain)
+        cfg = config.changed(cfg, group, values=plain)
     if given.partition is not None:
         own: Any = _label(given.partition)
         cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, partition=own))

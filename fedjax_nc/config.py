@@ -207,7 +207,7 @@ def changed(config: RunConfig, group: str, values: Mapping[str, Any]) -> RunConf
     for name, value in values.items():
         if name not in known:
             raise unknown(f"setting of {group}", name, allowed=known)
-        made[name] = _typed(f"{group}.{name}", value, hints[name])
+        made[name] = _typed(f"{group}.{name}", value, kind=hints[name])
     return dataclasses.replace(config, **{group: dataclasses.replace(old, **made)})
 
 
@@ -220,9 +220,9 @@ def _typed(name: str, value: Any, kind: Any) -> Any:
         return value
     if get_origin(kind) is tuple:
         if isinstance(value, list | tuple):
-            return tuple(_typed(name, item, inner[0]) for item in value)
+            return tuple(_typed(name, item, kind=inner[0]) for item in value)
     elif type(None) in inner:
-        return None if value is None else _typed(name, value, inner[0])
+        return None if value is None else _typed(name, value, kind=inner[0])
     elif kind is float and type(value) in (int, float):
         return float(value)
     elif type(value) is kind:

@@ -99,6 +99,7 @@ def test_result(in_memory):
 def test_plot_leaves_the_backend_alone(in_memory, tmp_path):
     import matplotlib
 
+    matplotlib.use("svg")
     before = matplotlib.rcParams.copy()
     figure = fnc.plot(in_memory, in_memory)
     figure.savefig(tmp_path / "plot.png")

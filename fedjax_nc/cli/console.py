@@ -136,7 +136,7 @@ class Progressing:
 
     def _rewrite(self, text: str) -> None:
         """Shows a line in a notebook in place of the one before; needs no widgets."""
-        from IPython.display import HTML, display
+        from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]
 
         line = HTML(f"<pre>{html.escape(text)}</pre>")
         if self.cell is None:

@@ -39,8 +39,8 @@ def execute(asked: flags.Command) -> list[dict[str, Any]]:
         for directory in directories.values():
             print(f"already finished: {directory} (--overwrite starts again)", file=sys.stderr)
         return [one[1] for one in found if one]
-    start_jax(asked)
     try:
+        start_jax(asked)
         return _train(asked)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_saved(asked, directories)) from None

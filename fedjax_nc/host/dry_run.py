@@ -98,7 +98,7 @@ def step_flops(job: Job, phase: Phase) -> int:
     state, pool = axis.take(first_state(job), 0), job.data.pool
     row = _one_batch(job, state)
     broadcast = make_broadcast(task, state, hyper=make_hyper(task, 0), pool=pool)
-    view = make_view(task, broadcast, row)
+    view = make_view(task, broadcast, row=row)
     client = local.Client(pool, row.index, view=view, key=state.key)  # whose pool nobody reads
     groups = tuple(state.weights.params) if phase.train is None else phase.train
 
@@ -208,7 +208,9 @@ def step_seconds(job: Job, phase: Phase) -> float:
     @jax.jit
     def step(state, row, pool):
         broadcast = make_broadcast(task, state, hyper=make_hyper(task, 0), pool=pool)
-        client = local.Client(pool, row.index, view=make_view(task, broadcast, row), key=row.key)
+        client = local.Client(
+            pool, row.index, view=make_view(task, broadcast, row=row), key=row.key
+        )
         return local.run_phase(
             task.trainer,
             once,

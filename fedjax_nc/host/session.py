@@ -63,7 +63,9 @@ def run_seeds(request: Request, reporter: Reporter) -> list[Outcome]:
             rundir.check(directory, cfg, overwrite=request.overwrite)
     found, left = {}, []
     for cfg in request.configs:
-        if (finished := _finished(cfg, places[cfg.seed], request, reporter)) is not None:
+        if (
+            finished := _finished(cfg, places[cfg.seed], request=request, reporter=reporter)
+        ) is not None:
             found[cfg.seed] = finished
         else:
             left.append(cfg)
@@ -125,7 +127,13 @@ def _train(
             groups.setdefault(int(state.round), []).append(i)
         for members in groups.values():
             some, seeds = only(job, members), [begun[i][0] for i in members]
-            done = _to_the_end(some, seeds, [begun[i][1] for i in members], request, reporter)
+            done = _to_the_end(
+                some,
+                seeds,
+                states=[begun[i][1] for i in members],
+                request=request,
+                reporter=reporter,
+            )
             outcomes |= zip(members, done, strict=True)
     return [outcomes[i] for i in range(len(directories))]
 

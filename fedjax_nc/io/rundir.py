@@ -82,10 +82,11 @@ def finished(
         return None
     rows = records.read(directory / "metrics.jsonl")
     due = [row for row in rows if row["round"] % track_every == 0]
-    if any(name not in row for row in due for name in track):
+    absent = [name for name in track if any(name not in row for row in due)]
+    if absent:
         raise UserError(
-            f"{directory} is already finished and holds no such records: --track works while "
-            "training, add --overwrite to train it again"
+            f"--track={','.join(absent)} records while training, and {directory} is already "
+            "finished: add --overwrite to train it again"
         )
     return rows, json.loads((directory / "summary.json").read_text())
 
