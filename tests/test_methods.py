@@ -290,9 +290,9 @@ def test_add_laws(name):
 
 
 def test_per_example_averages_real_rows():
-    values, mask = np.array([1.0, 4.0, np.nan]), np.array([True, True, False])
+    values, mask = jax.numpy.array([1.0, 4.0, np.nan]), jax.numpy.array([True, True, False])
     context = types.SimpleNamespace(batch=types.SimpleNamespace(mask=mask))
-    term = base.per_example("mine", lambda c: jax.numpy.asarray(values), weight=0.5)
+    term = base.per_example("mine", lambda c: values, weight=0.5)
     assert (term.name, term.weight, term.check) == ("mine", 0.5, None)
     assert term.fn(context) == 2.5
 
