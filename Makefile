@@ -26,8 +26,9 @@ check: $(READY)  ## formatting, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-docs: $(READY)  ## docs/methods.md from the methods' docstrings
+docs: $(READY)  ## docs/methods.md from the methods' docstrings, docs/layers.svg from the import table
 	$(BIN)/python -m fedjax_nc.cli.manual > docs/methods.md
+	$(BIN)/python docs/layers.py
 
 bench: $(READY)  ## seconds per round of the fixed workload
 	$(BIN)/python benchmarks/throughput.py

@@ -23,15 +23,15 @@ class Net(nn.Module):
         return x.mean((1, 2))
 
 
-digits = load_digits()
-x, y = digits.images[..., None], digits.target  # [1797, 8, 8, 1], [1797]
+x, y = load_digits(return_X_y=True)
+x = x.reshape(-1, 8, 8, 1)  # images [n, height, width, channels]; labels [n] from 0 to 9
 arrays = (x[:1500], y[:1500], x[1500:], y[1500:])  # train_x, train_y, test_x, test_y
 
 result = fnc.run(
     "fedavg",
     dataset=arrays,
     model=Net(),
-    rounds=15,
+    rounds=10,
     data={"partition": "dirichlet", "alpha": 1.0},
     local={"lr": 0.1},
 )
