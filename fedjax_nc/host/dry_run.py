@@ -4,7 +4,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -123,7 +123,7 @@ class Size(NamedTuple):
     multiply_adds: int  # of one input's forward pass
 
 
-def size_of(model: str, shape: tuple[int, ...], classes: int) -> Size:
+def size_of(model: Any, shape: tuple[int, ...], classes: int) -> Size:
     """Counts a model on plain convolutions; papers call millions of multiply-adds MFLOPs."""
     plain = models.build(model, shape, classes=classes, head=HeadSpec(), conv="native")
     weights = jax.eval_shape(plain.init, jax.random.key(0))

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_nc.errors import UserError
-from fedjax_nc.methods import registry
+from fedjax_nc.methods import catalogue, registry
 from fedjax_nc.methods.base import Method
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
