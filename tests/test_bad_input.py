@@ -221,6 +221,7 @@ WITHOUT_EFFECT = [
     ("--data.test_fraction=0.5", [], "--data.client_test=split"),
     ("--data.test_fraction=0.5", ["--data.client_test=dealt"], "--data.client_test=split"),
     ("--data.partition=iid", ["--data.partition_file=x.npz"], "runs without a partition file"),
+    ("--data.dir=x", ["--dataset=digits"], "prepared datasets, such as cifar10"),
     ("--data.words=50", [], "text, such as imdb_reviews"),
     ("--data.length=50", ["--dataset=cifar10"], "text, such as imdb_reviews"),
     ("--data.side=50", ["--dataset=imdb_reviews"], "imagenet100 and imagenet200"),
@@ -262,7 +263,8 @@ def test_what_a_protocol_sets_is_never_refused(protocol):
         ["--data.partition=shards", "--data.per_client=3"],
         ["--data.client_test=split", "--data.test_fraction=0.5"],
         ["--dataset=imdb_reviews", "--data.words=50", "--data.length=20"],
-        ["--dataset=imagenet100", "--data.side=64"],
+        ["--dataset=imagenet100", "--data.side=64", "--data.dir=x"],
+        ["--dataset=cifar10", "--data.dir=x"],
         ["--local.steps=4", "--local.momentum=0.5", "--local.nesterov"],
         [STEP, SMALLER, "--local.milestones=4"],
         ["--protocol=fedetf", "--local.decay=1"],  # the protocol's own schedule is switched off
