@@ -85,7 +85,7 @@ def make_gradient(case: Case) -> Callable[..., Any]:
 
     def one(broadcast, row):
         weights, pool = broadcast
-        batch = case.batches(pool, row.numbers, row.mask, None)
+        batch = case.batches(pool, row.indices, row.mask, None)
 
         def loss(params):
             out, _ = case.model.apply(

@@ -15,7 +15,7 @@ from fedjax_nc.host.assemble import Given, Job, assemble, place, state_of_seed
 from fedjax_nc.host.records import tested
 from fedjax_nc.host.reporting import Quiet
 from fedjax_nc.host.track import Track
-from fedjax_nc.methods import catalogue
+from fedjax_nc.methods import catalogue, registry
 from fedjax_nc.methods.base import Method
 from fedjax_nc.methods.fingerprint import fingerprint, is_named
 from fedjax_nc.result import Result
@@ -175,6 +175,10 @@ def _resolved(
     if isinstance(method, str):
         cfg = protocols.resolve(protocol, spec, spec=method)
         cfg = dataclasses.replace(cfg, method=_with_hyper(cfg.method, hp or {}))
+        built = registry.build(cfg.method)
+        if not is_named(built):  # a notebook's method may change under its name
+            given = given._replace(method=built)
+            cfg = dataclasses.replace(cfg, method=f"{cfg.method}@{fingerprint(built)}")
     elif hp:
         raise UserError(f"hp={dict(hp)!r} with a Method: give hyperparameters to its factory")
     else:

@@ -25,7 +25,9 @@ MAY_IMPORT = {
     "models": {"types", "linalg", "errors"},
     "data": {"types", "errors", "config"},
     "methods": {"types", "tree", "linalg", "losses", "errors"},
-    "plugins": {"errors", "methods.catalogue", "methods.entry"},
+    "plugins": {
+        *("errors", "data.catalogue", "methods.catalogue", "methods.entry", "models.catalogue"),
+    },
     "train": {"methods", "data.stream", "types", "tree", "config", "losses"},
     "analysis": {"train", "losses", "linalg", "tree", "types"},
     "io": {"config", "errors", "types"},

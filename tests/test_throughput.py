@@ -172,10 +172,20 @@ def test_verdict():
 
 
 def test_missing_peer_is_named(monkeypatch):
-    peer = race.Peer("x.py", ("no_such_framework",), "no-such-framework")
+    peer = race.Peer("x.py", ("no_such_framework",))
     monkeypatch.setitem(race.PEERS, "torch", peer)
-    with pytest.raises(UserError, match=r"has no no_such_framework; .* pip install no-such-fram"):
+    with pytest.raises(UserError, match=r"has no no_such_framework; .* -r benchmarks/peers/requir"):
         race.peers("torch", FIXED, 1, sys.executable)
+
+
+def test_requirements_hold_every_peer():
+    """What the race imports is in the file that its messages name, pinned."""
+    text = (ROOT / "benchmarks/peers/requirements.txt").read_text()
+    pins = dict(re.findall(r"^([a-z-]+)(?:\[\w+\])?==([\d.]+)$", text, re.MULTILINE))
+    called = {"haiku": "dm-haiku", "ray": "flwr"}  # Ray comes with flwr[simulation]
+    needed = {called.get(m, m) for peer in race.PEERS.values() for m in peer.modules}
+    assert needed | {"jax"} == set(pins)
+    assert "://" not in text and "flwr[simulation]" in text
 
 
 def test_peers_that_cannot_run_it_say_so():

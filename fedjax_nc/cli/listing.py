@@ -112,7 +112,7 @@ def _methods(sizes: dict[str, Any] | None, dataset: str) -> Table:
             family = entry.family
             table.add_section()
             table.add_row(f"[bold]{family}[/]")
-        cells = [f"  {entry.name}", _described(entry, entry.sections.get("Paper", entry.summary))]
+        cells = [f"  {entry.name}", _described(entry, entry.paper)]
         if counted:
             found = sizes.get(entry.name)  # none where no model takes such data
             mark = "*" if found and found.model == "resnet8" else ""

@@ -60,7 +60,7 @@ def run_seeds(request: Request, reporter: Reporter) -> list[Outcome]:
     places = {cfg.seed: _place(request, cfg) for cfg in request.configs}
     for cfg in request.configs:  # all of them before the first is trained
         if (directory := places[cfg.seed]) is not None:
-            rundir.check(directory, cfg, overwrite=request.overwrite)
+            rundir.check(directory, cfg, overwrite=request.overwrite, plugins=request.plugins)
     found, left = {}, []
     for cfg in request.configs:
         if (

@@ -43,8 +43,13 @@ def fingerprint(obj: Any) -> str:
 
 
 def is_named(method: Method) -> bool:
-    """Returns whether a method is what its name builds, so that the name alone describes it."""
+    """Returns whether a name alone describes a method: it builds the same, and nobody edits it.
+
+    Methods of a notebook or a script have names too, and change under them.
+    """
     try:
+        if not all(catalogue.is_kept(piece.entry) for piece in catalogue.parse(method.name)):
+            return False
         return fingerprint(registry.build(method.name)) == fingerprint(method)
     except UserError:
         return False

@@ -94,7 +94,7 @@ class Subject:
         return "head" not in self.method.personal
 
     @property
-    def forward_flops(self) -> int:
+    def multiply_adds(self) -> int:
         """Multiply-adds of one example's forward pass."""
         data = self.job.data
         shape, classes = data.pool.x.shape[1:], data.class_counts.shape[-1]
