@@ -66,6 +66,7 @@ def test_overview_names_every_command(capsys):
         (["analyse", "a", "--onyl=cost"], "did you mean --only?"),
         (["prepare"], "no dataset was given: choose from mnist, cifar10"),
         (["prepare", "cifr10"], "did you mean 'cifar10'?"),
+        (["prepare", "mnist", "--data.side=3"], "--data.side has no effect on mnist"),
         (["prepare", "mnist", "--form=x"], "did you mean --from?"),
         (["list", "modles"], "unknown list 'modles': did you mean 'models'?"),
         (["list", "models", "--bytes"], "--bytes has no effect on a list of models"),
