@@ -9,4 +9,4 @@ import sys
 from fedjax_nc.cli.analyse import analyse
 
 if __name__ == "__main__":
-    sys.exit(analyse(sys.argv[1:]))
+    sys.exit(analyse())

@@ -9,4 +9,4 @@ import sys
 from fedjax_nc.cli.compare import compare
 
 if __name__ == "__main__":
-    sys.exit(compare(sys.argv[1:]))
+    sys.exit(compare())

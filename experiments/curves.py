@@ -8,4 +8,4 @@ import sys
 from fedjax_nc.cli.curves import curves
 
 if __name__ == "__main__":
-    sys.exit(curves(sys.argv[1:]))
+    sys.exit(curves())

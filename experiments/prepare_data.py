@@ -8,4 +8,4 @@ import sys
 from fedjax_nc.cli.prepare import prepare
 
 if __name__ == "__main__":
-    sys.exit(prepare(sys.argv[1:]))
+    sys.exit(prepare())

@@ -5,4 +5,4 @@ import sys
 from fedjax_nc.cli.run import train
 
 if __name__ == "__main__":
-    sys.exit(train(sys.argv[1:]))
+    sys.exit(train())

@@ -30,6 +30,11 @@ def _changes_size(name: str) -> Callable[[RunConfig], bool]:
     return matters
 
 
+def _is_prepared(c: RunConfig) -> bool:
+    spec = DATASETS.get(c.dataset)
+    return spec is not None and bool(spec.release or spec.subset)
+
+
 def _is_text(c: RunConfig) -> bool:
     return c.dataset in DATASETS and DATASETS[c.dataset].is_text
 
@@ -65,6 +70,7 @@ RULES = (
         matters=lambda c: c.data.client_test == "split",
         home="--data.client_test=split",
     ),
+    Rule("data.dir", "dataset", matters=_is_prepared, home="prepared datasets, such as cifar10"),
     Rule(
         "data.words", "dataset", matters=_changes_size("words"), home="text, such as imdb_reviews"
     ),

@@ -7,11 +7,9 @@ import re
 import pytest
 from runs import GROUPS, SMALL, deal
 
-from fedjax_nc import effects, protocols
-from fedjax_nc.cli import flags, main
+from fedjax_nc.cli import main
 from fedjax_nc.config import RunConfig
 from fedjax_nc.data.catalogue import release_of
-from fedjax_nc.errors import UserError
 
 # --- names
 
@@ -204,112 +202,6 @@ def test_amount_must_be_positive_and_finite(refused, flag, value):
 )
 def test_senseless_value_names_its_flag(refused, argv):
     assert refused(*argv).startswith(argv[0].split("=")[0])
-
-
-# --- flags without effect
-
-STEP, SMALLER = "--local.schedule=step", "--local.decay=0.5"
-WITHOUT_EFFECT = [
-    # the flag, what makes it useless, where it belongs
-    ("--data.alpha=5", [], "--data.partition=dirichlet or quantity"),
-    ("--data.alpha=5", ["--data.partition=shards"], "--data.partition=dirichlet or quantity"),
-    ("--data.alpha=5", ["--data.partition=iid"], "--data.partition=dirichlet or quantity"),
-    ("--data.per_client=3", ["--data.partition=dirichlet"], "--data.partition=shards or classes"),
-    ("--data.per_client=3", ["--data.partition=quantity"], "--data.partition=shards or classes"),
-    ("--data.rule=lda", [], "--data.partition=dirichlet"),
-    ("--data.rule=lda", ["--data.partition=quantity"], "--data.partition=dirichlet"),
-    ("--data.test_fraction=0.5", [], "--data.client_test=split"),
-    ("--data.test_fraction=0.5", ["--data.client_test=dealt"], "--data.client_test=split"),
-    ("--data.partition=iid", ["--data.partition_file=x.npz"], "runs without a partition file"),
-    ("--data.words=50", [], "text, such as imdb_reviews"),
-    ("--data.length=50", ["--dataset=cifar10"], "text, such as imdb_reviews"),
-    ("--data.side=50", ["--dataset=imdb_reviews"], "imagenet100 and imagenet200"),
-    ("--data.normalise=half", ["--dataset=imdb_reviews"], "images"),
-    ("--local.epochs=3", ["--local.steps=4"], "--local.steps=0"),
-    ("--local.momentum=0.5", ["--local.optimizer=adam"], "--local.optimizer=sgd"),
-    ("--local.momentum=0.5", ["--protocol=feddw"], "--local.optimizer=sgd"),
-    ("--local.nesterov", ["--local.optimizer=adam"], "--local.optimizer=sgd"),
-    ("--local.nesterov", ["--local.momentum=0"], "a --local.momentum above zero"),
-    ("--local.decay=0.5", [], "--local.schedule=exponential or step"),
-    ("--local.milestones=4", ["--protocol=fedetf"], "--local.schedule=step"),
-    (STEP, [SMALLER], "runs with --local.milestones"),
-    (STEP, ["--local.milestones=4"], "a --local.decay other than 1"),
-    ("--execution.chunk=2", ["--execution.executor=vmap"], "--execution.executor=chunked"),
-    ("--execution.conv=native", ["--dataset=digits"], "models with convolutions"),
-]
-
-
-@pytest.mark.parametrize("flag, others, home", WITHOUT_EFFECT)
-def test_flag_without_effect_is_refused(refused, flag, others, home):
-    said = refused(flag, *others)
-    assert said.startswith(f"{flag.split('=')[0]} has no effect with")
-    assert said.endswith(f": leave it out, it belongs to {home}")
-
-
-@pytest.mark.parametrize("protocol", protocols.PROTOCOLS)
-def test_what_a_protocol_sets_is_never_refused(protocol):
-    """Each sets things that another flag makes useless."""
-    others = ["--local.optimizer=adam", "--local.schedule=constant", "--data.partition=iid"]
-    others += ["--local.steps=3", "--execution.executor=scan", "--data.client_test=matched"]
-    assert flags.parse([f"--protocol={protocol}", *others]).configs
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["--data.partition=dirichlet", "--data.alpha=5", "--data.rule=lda"],
-        ["--data.partition=quantity", "--data.alpha=5"],
-        ["--data.partition=shards", "--data.per_client=3"],
-        ["--data.client_test=split", "--data.test_fraction=0.5"],
-        ["--dataset=imdb_reviews", "--data.words=50", "--data.length=20"],
-        ["--dataset=imagenet100", "--data.side=64"],
-        ["--local.steps=4", "--local.momentum=0.5", "--local.nesterov"],
-        [STEP, SMALLER, "--local.milestones=4"],
-        ["--protocol=fedetf", "--local.decay=1"],  # the protocol's own schedule is switched off
-        ["--execution.executor=chunked", "--execution.chunk=2"],
-        ["--execution.chunk=2"],  # only jax knows whether `auto` makes chunks
-        ["--model=cnn", "--execution.conv=native"],
-        ["--track=collapse", "--track_every=3"],
-    ],
-)
-def test_flag_with_effect_is_taken(argv):
-    assert flags.parse(argv).configs
-
-
-def test_chunk_is_refused_once_the_backend_is_known(refused):
-    assert "--execution.chunk has no effect with --execution.executor=auto" in refused(
-        "--execution.chunk=2"
-    )
-
-
-@pytest.mark.parametrize(
-    "argv, said",
-    [
-        (["--seeds", "3", "1", "--seed=7"], "--seed has no effect with --seeds"),
-        (["--track_every=3"], "--track_every has no effect without --track"),
-    ],
-)
-def test_flag_of_the_session_without_effect_is_refused(refused, argv, said):
-    assert said in refused(*argv)
-
-
-def test_same_table_serves_keywords():
-    cfg = RunConfig()
-    effects.check({"data.alpha"}, cfg)
-    with pytest.raises(UserError, match=r"--data.per_client has no effect with --data.partition="):
-        effects.check({"data.alpha", "data.per_client"}, cfg)
-    effects.check({"execution.chunk"}, cfg)
-    effects.check({"execution.chunk"}, cfg, backend="gpu")
-    with pytest.raises(UserError, match=r"--execution\.chunk has no effect"):
-        effects.check({"execution.chunk"}, cfg, backend="cpu")
-
-
-def test_table_names_settings_that_exist():
-    cfg = RunConfig()
-    for rule in (*effects.RULES, effects.ON_CPU):
-        for name in (*rule.settings.split(), rule.decider):
-            group, _, field = name.rpartition(".")
-            assert hasattr(getattr(cfg, group) if group else cfg, field), name
 
 
 def test_more_participants_than_clients(refused):

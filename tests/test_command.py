@@ -1,5 +1,6 @@
 """One command: its subcommands, what they say while one waits, and how each is stopped."""
 
+import os
 import re
 import signal
 import subprocess
@@ -65,6 +66,7 @@ def test_overview_names_every_command(capsys):
         (["analyse", "a", "--onyl=cost"], "did you mean --only?"),
         (["prepare"], "no dataset was given: choose from mnist, cifar10"),
         (["prepare", "cifr10"], "did you mean 'cifar10'?"),
+        (["prepare", "mnist", "--data.side=3"], "--data.side has no effect on mnist"),
         (["prepare", "mnist", "--form=x"], "did you mean --from?"),
         (["list", "modles"], "unknown list 'modles': did you mean 'models'?"),
         (["list", "models", "--bytes"], "--bytes has no effect on a list of models"),
@@ -106,22 +108,17 @@ def test_installed_and_started_as_a_module(tmp_path):
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {"fedjax-nc": "fedjax_nc.cli.main:main"}
     argv = [sys.executable, "-m", "fedjax_nc", "prepare", "imagenet100", "--data.dir=x"]
-    done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, env=_path())
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 2
     assert "as python -m fedjax_nc prepare imagenet100 --from PATH" in done.stderr
-
-
-def _path():
-    import os
-
-    return os.environ | {"PYTHONPATH": str(ROOT)}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.py")), ids=lambda p: p.name)
 def test_scripts_only_call_a_command(path):
     last = path.read_text().splitlines()[-2:]
     name = {"run.py": "train", "prepare_data.py": "prepare"}.get(path.name, path.stem)
-    assert last == ['if __name__ == "__main__":', f"    sys.exit({name}(sys.argv[1:]))"]
+    assert last == ['if __name__ == "__main__":', f"    sys.exit({name}())"]
     assert getattr(main, name) in [function for _, function in main.COMMANDS.values()]
 
 
@@ -305,13 +302,24 @@ def test_ctrl_c_before_and_after_the_first_checkpoint(capfd, monkeypatch, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_real_ctrl_c(tmp_path):
-    """Also while jax is being imported."""
+@pytest.mark.parametrize("line", ["starting jax", "compiling"])
+def test_a_real_ctrl_c(tmp_path, line):
+    """Also while jax is being imported, or compiles into an empty cache, when XLA used to crash."""
     argv = [sys.executable, "-m", "fedjax_nc", "compare", "fedavg", "--", "--rounds=1000"]
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "xla"),
+    }
     process = subprocess.Popen(
-        [*argv, f"--out={tmp_path}"], stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=_path()
+        [*argv, f"--out={tmp_path}"],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env=environment,
     )
-    time.sleep(4)
+    assert process.stderr
+    next(text for text in process.stderr if line in text)
+    time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 130 and "Traceback" not in said

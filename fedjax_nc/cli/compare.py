@@ -18,7 +18,7 @@ from fedjax_nc.tables import compare as table_of
 def compare(argv: list[str]) -> int:
     """Trains all methods, prints their table, and appends it to a file if asked."""
     split = argv.index("--") if "--" in argv else len(argv)
-    given, rest = _parse(argv[:split]), argv[split + 1 :]
+    given, rest = parse(argv[:split]), argv[split + 1 :]
     flags.read_plugins(rest)
     every = dict.fromkeys(catalogue.bases(), True) if "all" in given.methods else {}
     methods = every | {m: False for m in given.methods if m != "all"}  # may it be left out?
@@ -47,7 +47,7 @@ def compare(argv: list[str]) -> int:
     return 0
 
 
-def _parse(argv: list[str]) -> Any:
+def parse(argv: list[str]) -> Any:
     """Returns the methods and the file; whatever is wrong is told before anything is trained."""
     import tyro
 

@@ -35,7 +35,7 @@ Panels = dict[str, dict[str, list[Run]]]  # title -> label -> a run per seed
 @answered
 def curves(argv: list[str]) -> int:
     """Reads the runs, prints their table, draws them."""
-    given = _parse(argv)
+    given = parse(argv)
     panels = arrange([open_run(Path(directory)) for directory in given.runs])
     print(markdown(panels))
     if given.to:
@@ -173,7 +173,8 @@ def _seconds(run: Run) -> tuple[int, float]:
     return at_once, statistics.median(row["seconds"] for row in run.rows)
 
 
-def _parse(argv: list[str]) -> Any:
+def parse(argv: list[str]) -> Any:
+    """Returns the run directories and where the picture goes, checked."""
     import tyro
 
     prog = command("curves")

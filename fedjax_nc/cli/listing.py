@@ -28,6 +28,14 @@ _PARTITIONS = {
 @answered
 def show(argv: list[str]) -> int:
     """Prints what can be named in other commands, without starting jax unless bytes are asked."""
+    given = parse(argv)
+    dataset = given.dataset or "mnist5k"
+    show_list(given.kind, sizes=_count(dataset) if given.bytes else None, dataset=dataset)
+    return 0
+
+
+def parse(argv: list[str]) -> Any:
+    """Returns what is to be listed: kind, bytes, dataset."""
     import tyro
 
     read_plugins(argv)
@@ -51,11 +59,9 @@ def show(argv: list[str]) -> int:
         raise UserError(f"--bytes has no effect on a list of {given.kind}: leave it out")
     if given.dataset and not given.bytes:
         raise UserError("--dataset has no effect without --bytes: leave it out, or add --bytes")
-    dataset = given.dataset or "mnist5k"
-    if dataset not in DATASETS:
-        raise unknown("dataset", dataset, allowed=DATASETS)
-    show_list(given.kind, sizes=_count(dataset) if given.bytes else None, dataset=dataset)
-    return 0
+    if given.dataset and given.dataset not in DATASETS:
+        raise unknown("dataset", given.dataset, allowed=DATASETS)
+    return given
 
 
 def show_list(kind: str, *, sizes: dict[str, Any] | None = None, dataset: str = "") -> None:

@@ -1,7 +1,5 @@
 """The command `fedjax-nc`, also `python -m fedjax_nc`: one word, then that command's flags."""
 
-import sys
-
 from fedjax_nc.cli.analyse import analyse
 from fedjax_nc.cli.compare import compare
 from fedjax_nc.cli.curves import curves
@@ -21,13 +19,9 @@ COMMANDS: dict[str, tuple[str, Main]] = {
 }
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Runs the command that the first word names; returns the exit code."""
-    return _dispatch(sys.argv[1:] if argv is None else argv)
-
-
 @answered
-def _dispatch(argv: list[str]) -> int:
+def main(argv: list[str]) -> int:
+    """Runs the command that the first word names; returns the exit code."""
     name, rest = (argv[0], argv[1:]) if argv else ("--help", [])
     if name in ("--help", "-h"):
         print(_overview())

@@ -7,7 +7,7 @@ DATASET = "cifar10"  # on which bytes are counted
 
 
 def markdown() -> str:
-    """The manual of all methods and regularisers."""
+    """Returns the manual of all methods and regularisers."""
     bases, regularisers = catalogue.bases(), catalogue.regularisers()
     sizes = dry_run.messages(DATASET)
     lines = [

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Annotated, Any
 
 from fedjax_nc.cli.exits import answered
-from fedjax_nc.cli.reading import read
+from fedjax_nc.cli.reading import given_names, read
 from fedjax_nc.data import prepare as preparation
 from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.errors import UserError, command
@@ -15,6 +15,13 @@ NAMES = tuple(spec.name for spec in DATASETS.values() if spec.release or spec.su
 @answered
 def prepare(argv: list[str]) -> int:
     """Prepares one dataset and prints where it is."""
+    given = parse(argv)
+    print(preparation.prepare(given.name, given.source, directory=given.directory, side=given.side))
+    return 0
+
+
+def parse(argv: list[str]) -> Any:
+    """Returns what is to be prepared: name, source, directory, side."""
     import tyro
 
     def option(text: str, **names: Any) -> Any:
@@ -57,6 +64,7 @@ def prepare(argv: list[str]) -> int:
     given: Any = read(shape, argv, prog=prog)
     if not given.name:
         raise UserError(f"no dataset was given: choose from {', '.join(NAMES)}")
-    done = preparation.prepare(given.name, given.source, directory=given.directory, side=given.side)
-    print(done)
-    return 0
+    spec = DATASETS.get(given.name)
+    if "data.side" in given_names(argv) and spec and not spec.subset:
+        raise UserError(f"--data.side has no effect on {given.name}: leave it out")
+    return given
