@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from fedjax_nc import config, devices, effects, plugins, protocols
 from fedjax_nc.cli.console import Progressing
 from fedjax_nc.data.catalogue import find
@@ -187,7 +189,7 @@ def _resolved(
         cfg = dataclasses.replace(cfg, method=label)
     cfg = _configured(cfg, settings, given=given, model=model, rounds=rounds)
     words = {f"{group}.{name}" for group, values in settings.items() for name in values}
-    effects.check(words, cfg)
+    effects.check(words, cfg, backend=jax.default_backend())
     return cfg, given
 
 
