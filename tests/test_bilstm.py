@@ -86,7 +86,7 @@ def text(tiny):
         def batches(pool, numbers, mask, key):
             return Batch(pool.x[numbers], pool.y[numbers], mask)
 
-        trainer = t.task.trainer._replace(model=model, batches=batches)
+        trainer = t.task.trainer._replace(model=model, make_batch=batches)
         pool = Pool(jnp.asarray(words, jnp.int32), t.data.pool.y)
         return t._replace(task=t.task._replace(trainer=trainer), data=t.data._replace(pool=pool))
 

@@ -61,17 +61,16 @@ def run_seeds(request: Request, reporter: Reporter) -> list[Outcome]:
     for cfg in request.configs:  # all of them before the first is trained
         if (directory := places[cfg.seed]) is not None:
             rundir.check(directory, cfg, overwrite=request.overwrite, plugins=request.plugins)
-    found, left = {}, []
-    for cfg in request.configs:
-        if (
-            finished := _finished(cfg, places[cfg.seed], request=request, reporter=reporter)
-        ) is not None:
-            found[cfg.seed] = finished
-        else:
-            left.append(cfg)
-    for group in [left] if request.seeds_parallel and left else [[cfg] for cfg in left]:
-        with reporter.waiting(f"reading {group[0].dataset} and building {group[0].model}"):
-            job = assemble(*group, given=request.given, strict=request.strict)
+    found = {}
+    together = request.seeds_parallel
+    for group in [request.configs] if together else [(cfg,) for cfg in request.configs]:
+        done = {cfg.seed: _finished(cfg, places[cfg.seed], request, reporter) for cfg in group}
+        left = [cfg for cfg in group if done[cfg.seed] is None]
+        found |= {seed: outcome for seed, outcome in done.items() if outcome is not None}
+        if not left:
+            continue
+        with reporter.waiting(f"reading {left[0].dataset} and building {left[0].model}"):
+            job = assemble(*left, given=request.given, strict=request.strict)
         outcomes = _train(job, request, reporter=reporter, places=places)
         found |= {outcome.config.seed: outcome for outcome in outcomes}
     return [found[cfg.seed] for cfg in request.configs]
