@@ -347,6 +347,15 @@ def test_executors_agree(x64, name):
 # ---- widths and survival -------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", fast_first(RESIDUAL, "bottleneck"))
+def test_narrow_lowerings_agree(x64, name):
+    """Few channels are not tiled, in a bottleneck while the shortcut's would be."""
+    plain, quick = small(name), small(name, conv="auto")
+    weights, x = start(plain), draw(0, 2, *SHAPE)
+    outs = [jax.jit(partial(m.apply, train=True, width=0.5))(weights, x)[0] for m in (plain, quick)]
+    chex.assert_trees_all_close(*outs, rtol=1e-6, atol=1e-8)
+
+
 @pytest.mark.parametrize("name", fast_first(RESIDUAL, "looped"))
 def test_narrow_network(x64, name):
     """Half a network has its own number of channels, and sees nothing of the other half."""

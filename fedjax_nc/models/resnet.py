@@ -14,7 +14,7 @@ from jax import lax
 from fedjax_nc.models.conv import Conv, he_fan_out, he_normal, max_pool3, tile
 from fedjax_nc.models.lowerings import settle
 from fedjax_nc.models.norm import Norm
-from fedjax_nc.models.tiles import untile
+from fedjax_nc.models.tiles import is_tiled, untile
 from fedjax_nc.types import narrow
 
 LOOP = 6  # from so many on, blocks of a stage are compiled once and run in a loop
@@ -91,7 +91,8 @@ class Bottleneck(nn.Module):
         y = norm()(y, train=train, mask=mask)
         y = norm()(conv(out, 1)(nn.relu(y)), train=train, mask=mask)
         if x.shape != y.shape:
-            x = tile(conv(out, 1, stride=self.stride)(x), self.conv)
+            x = conv(out, 1, stride=self.stride)(x)
+            x = tile(x, self.conv) if is_tiled(y) else x  # y is not with few inner channels
             x = Norm(self.norm)(x, train=train, mask=mask)
         return x + (y if always(keep) else kept * y)
 
