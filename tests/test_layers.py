@@ -45,6 +45,10 @@ MAY_IMPORT = {
         *("host", "study", "io", "figures", "config", "errors", "devices", "protocols", "effects"),
         *("plugins", "data.catalogue", "data.prepare", "methods.catalogue", "models.catalogue"),
     },
+    "testing": {
+        *("config", "devices", "errors", "tree", "types", "losses", "models", "data", "methods"),
+        *("plugins", "train", "io", "host"),
+    },
     "__main__": {"cli"},
 }
 ONLY_STANDARD_LIBRARY = (
