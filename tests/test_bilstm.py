@@ -4,18 +4,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import CLASSES
 from runs import PLAIN, directory_of, rows_of
 from test_datasets import SUBSETS, needs_subsets
-from trees import fresh, same
+from trees import same
 
 from fedjax_nc.cli import main
 from fedjax_nc.data import prepare
 from fedjax_nc.models.base import from_body
 from fedjax_nc.models.bilstm import BiLSTM, BothWays
-from fedjax_nc.types import Batch, HeadSpec, Pool
+from fedjax_nc.testing import contract, models, rounds
+from fedjax_nc.types import HeadSpec
 
-WORDS, LENGTH = 11, 5
+CLASSES, WORDS, LENGTH = 4, 11, 5
 
 
 def one_way(x, kernel, recurrent, bias):
@@ -73,45 +73,19 @@ def test_outputs_and_dropout(x64):
     assert (draws[0].features != draws[2].features).any()
 
 
-@pytest.fixture
-def text(tiny):
-    """A tiny federation of word sequences."""
+def network():
+    return models.Network(BiLSTM(units=4), shape=(LENGTH,))
 
-    def make(method="fedavg", **options):
-        t = tiny(method, **options)
-        rows = len(t.data.pool.y)
-        words = np.random.RandomState(0).randint(0, WORDS, (rows, LENGTH))
-        model = from_body(BiLSTM(words=WORDS - 2, units=4), (LENGTH,), CLASSES, t.task.method.head)
 
-        def batches(pool, numbers, mask, key):
-            return Batch(pool.x[numbers], pool.y[numbers], mask)
-
-        trainer = t.task.trainer._replace(model=model, make_batch=batches)
-        pool = Pool(jnp.asarray(words, jnp.int32), t.data.pool.y)
-        return t._replace(task=t.task._replace(trainer=trainer), data=t.data._replace(pool=pool))
-
-    return make
+def test_contract():
+    contract.check(models.BY_ITSELF, network)
 
 
 @pytest.mark.slow
-def test_executors_agree_on_text(x64, text):
-    t = text("fedavg")
-    start = t.state()
-    expected, metrics = t.run(2, "scan", state=fresh(start))
-    assert metrics.finite.all()
-    for name in ("vmap", "chunked", "sharded"):
-        same(t.run(2, name, state=fresh(start))[0], expected)
-    one, _ = t.run(1, "scan", state=fresh(start))
-    same(t.run(1, "debug", state=fresh(start))[0], one)
-
-
-def test_padding_rows_change_nothing(x64, text):
-    model = text().task.trainer.model
-    weights, words = model.init(jax.random.key(0)), jnp.arange(15).reshape(3, LENGTH) % WORDS
-    mask = jnp.array([True, True, False])
-    for mode in ({"train": False}, {"train": True, "key": jax.random.key(1)}):
-        outs = [model.apply(weights, words.at[2].set(w), mask=mask, **mode)[0] for w in (3, 7)]
-        same(*([x[:2] for x in jax.tree.leaves(out)] for out in outs))
+def test_contract_in_rounds():
+    contract.check(models.IN_ROUNDS, network)
+    others = ("agrees under chunked", "agrees under debug")
+    contract.check({what: rounds.PROPERTIES[what] for what in others}, lambda: network().trial)
 
 
 def write_reviews(folder, count):

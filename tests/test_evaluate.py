@@ -13,8 +13,6 @@ from fedjax_nc.train import evaluate, executors
 from fedjax_nc.train.personalise import make_personalise
 from fedjax_nc.train.seeds import lead, take
 
-EXECUTORS = ("vmap", "scan", "chunked", "sharded", "debug")
-FROZEN = {"fedbabu": "head", "dot_regression": "head", "feddr_plus": "head", "fedetf": "head"}
 EMPTY, SINGLE, LARGEST = 1, 2, 3  # clients of the tiny federation
 
 

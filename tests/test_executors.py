@@ -1,26 +1,18 @@
 """Every executor computes the same round."""
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from trees import differ, fresh, identical, plain, same
 
-from fedjax_nc.io import checkpoint
+from fedjax_nc import testing
 from fedjax_nc.methods import base, catalogue, registry
 from fedjax_nc.train import executors
-from fedjax_nc.train.round import make_round
-from fedjax_nc.train.seeds import lead
-from fedjax_nc.types import Table
-
-EXECUTORS = ("vmap", "scan", "chunked", "sharded", "debug")
-FROZEN = {"fedbabu": "head", "dot_regression": "head", "feddr_plus": "head", "fedetf": "head"}
-EMPTY, SINGLE, LARGEST = 1, 2, 3  # clients of the tiny federation
-
 
 QUICK = ("scaffold", "fedbabu | fd(beta=0.9)")  # parts and a server rule; a frozen head, a teacher
 FEWER = {"gradaug": "gradaug(min_width=1.0)"}  # four branches to compile instead of eight
+# regularisers that no base is made of
+MORE = ("fedavg | kd(beta=0.5) | ld(beta=0.5) | ccvr(samples=20) | ft(epochs=1)",)
 
 
 @pytest.mark.parametrize(
@@ -29,62 +21,23 @@ FEWER = {"gradaug": "gradaug(min_width=1.0)"}  # four branches to compile instea
         *QUICK,
         *(
             pytest.param(FEWER.get(name, name), marks=pytest.mark.slow)
-            for name in catalogue.bases()
+            for name in (*catalogue.bases(), *MORE)
             if name not in QUICK
         ),
     ],
 )
-def test_method_table(x64, tiny, tmp_path, spec):
-    """Trains, repeats, resumes, reads no padding, and every executor agrees.
-
-    Two rounds with an empty client, one with a single example, and classes few clients have.
-    """
-    t = tiny(spec, federation={"participants": 5})
-    initial = t.state()
-    start = plain(initial)
-    round_fn = make_round(t.task, executors.make_executor("scan"))
-
-    def scan(state, data=t.data):
-        return round_fn(state, t.hyper, data)
-
-    first, first_metrics = scan(fresh(initial))
-    after_one = plain(first)
-    with checkpoint.open_manager(tmp_path / "ckpt") as manager:
-        checkpoint.save([manager], lead(first))
-        restored, _ = checkpoint.restore(manager, initial)
-    expected, metrics = scan(first)
-    identical(scan(restored)[0], expected)
-    identical(scan(fresh(initial), with_dirty_padding(t.data))[0], after_one)
-    nobody = t.data._replace(train=Table(t.data.train.index, t.data.train.size * 0))
-    idle, idle_metrics = scan(fresh(initial), nobody)
-    identical(plain(idle)[2:], start[2:])  # weights, shared and client state
-    assert idle_metrics.finite.all()
-    assert expected.round == 2 and EMPTY in metrics.ids and metrics.finite.all()
-    nobody_uploads = "body" in t.task.method.personal
-    assert differ(expected.weights, start.weights) != nobody_uploads
-    assert differ(expected.clients, start.clients) or not start.clients
-    chex.assert_trees_all_equal_shapes_and_dtypes(plain(expected), start)
-    group = FROZEN.get(spec.split()[0])
-    if group:
-        identical(expected.weights.params[group], start.weights.params[group])
-    for name in EXECUTORS:
-        if name == "debug":  # slow: one round
-            state, other = t.run(1, name, state=fresh(initial))
-            same(state, after_one)
-            same(other.sums, first_metrics.sums)
-        elif name != "scan":
-            state, other = t.run(2, name, state=fresh(initial))
-            same(state, expected)
-            same(other.sums, metrics.sums)
+def test_method_table(spec):
+    """Every property of `fedjax_nc.testing`."""
+    report = testing.check_method(spec)
+    assert list(report.rows) == list(testing.METHOD)
 
 
-def with_dirty_padding(data):
-    """The same clients, with other examples in the slots that nobody owns."""
-    index, size = data.train
-    padding = np.arange(index.shape[1]) >= np.asarray(size)[:, None]
-    garbage = np.random.RandomState(1).randint(0, len(data.pool.y), index.shape)
-    dirty = np.where(padding, garbage, index).astype(np.int32)
-    return data._replace(train=Table(jnp.asarray(dirty), size))
+@pytest.mark.parametrize("name", ["fedbabu", "dot_regression", "feddr_plus", "fedetf"])
+def test_heads_that_stay(name):
+    """The table sees to it that what nobody sends does not move under the mean of updates."""
+    method = registry.build(name)
+    assert "head" not in base.trained_groups(method, ("body", "head"))
+    assert method.server is base.weighted_mean
 
 
 def test_debug_names_the_client(tiny):

@@ -54,6 +54,10 @@ MAY_IMPORT = {
         *("result", "host", "study", "cli", "config", "devices", "effects", "plugins", "protocols"),
         *("data", "methods", "train", "errors", "types"),
     },
+    "testing": {
+        *("config", "devices", "errors", "tree", "types", "losses", "models", "data", "methods"),
+        *("plugins", "train", "io", "host"),
+    },
     "__main__": {"cli"},
 }
 ONLY_STANDARD_LIBRARY = (

@@ -9,16 +9,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import CLASSES
-from trees import fresh, same
 
-from fedjax_nc import losses, models
+from fedjax_nc import models
 from fedjax_nc.errors import UserError
 from fedjax_nc.models import own
 from fedjax_nc.models.norm import Norm
+from fedjax_nc.testing import contract
+from fedjax_nc.testing.models import BY_ITSELF, IN_ROUNDS, Network
 from fedjax_nc.types import HeadSpec
 
-SHAPE = (6, 6, 2)
+SHAPE, CLASSES = (6, 6, 2), 4
 REAL, PADDED = 5, 8
 
 
@@ -43,24 +43,6 @@ def draw(seed, *shape):
 
 def build(module, shape=SHAPE, **options):
     return models.build(module, shape, CLASSES, options.pop("head", HeadSpec()), **options)
-
-
-def start(model):
-    """Initial weights in the working precision, statistics that are not those of the start."""
-    weights = jax.tree.map(lambda w: jnp.asarray(w, jnp.result_type(float)), model.init(KEY))
-    return weights._replace(stats=jax.tree.map(lambda s: s + 0.3, weights.stats))
-
-
-def step(model, weights, x, mask, key=None):
-    """Outputs of the real rows, statistics and gradient of one local step."""
-    y = jnp.arange(len(x)) % CLASSES
-
-    def loss(params):
-        out, stats = model.apply(weights._replace(params=params), x, train=True, mask=mask, key=key)
-        value = losses.masked_mean(losses.cross_entropy(out.logits, y), mask)
-        return value, (jax.tree.map(lambda o: o[:REAL], out), stats)
-
-    return jax.value_and_grad(loss, has_aux=True)(weights.params)
 
 
 KEY = jax.random.key(0)
@@ -98,31 +80,20 @@ NETS = [Net(), Looped(), PackagesNorm()]
 
 
 @pytest.mark.parametrize("net", NETS, ids=lambda net: type(net).__name__)
-def test_padding_rows_change_nothing(x64, net):
-    model = build(net)
-    weights, x = start(model), draw(1, PADDED, *SHAPE)
-    found = [
-        jax.jit(partial(step, model))(weights, x.at[REAL:].set(fill), MASK, KEY)
-        for fill in (draw(2, PADDED - REAL, *SHAPE), 100.0)
-    ]
-    chex.assert_trees_all_close(*found, rtol=1e-9, atol=1e-12)
-    _, (_, stats) = found[0][0]
-    moved = jax.tree.map(lambda new, old: np.any(new != old), stats, weights.stats)
-    assert all(jax.tree.leaves(moved))
-    for mask in (MASK, None):
-        out, kept = model.apply(weights, x, train=False, mask=mask)
-        alone, _ = model.apply(weights, x[:REAL], train=False)
-        same(jax.tree.map(lambda o: o[:REAL], out), alone)
-        same(kept, weights.stats)
+def test_contract(net):
+    contract.check(BY_ITSELF, lambda: Network(net, shape=SHAPE))
 
 
-@pytest.mark.parametrize("net", [Net(rate=0.0), Looped()], ids=lambda net: type(net).__name__)
-def test_padded_batch_equals_the_batch_alone(x64, net):
-    """Not with dropout, which draws for the batch's whole shape."""
-    model = build(net)
-    weights, x = start(model), draw(1, PADDED, *SHAPE)
-    alone = step(model, weights, x[:REAL], MASK[:REAL], KEY)
-    chex.assert_trees_all_close(step(model, weights, x, MASK, KEY), alone, rtol=1e-9, atol=1e-12)
+@pytest.mark.parametrize("rate, text", [(0.0, "at most "), (0.5, "left out: it draws random")])
+def test_contract_of_dropout(rate, text):
+    """A padded batch equals the batch alone, unless numbers are drawn for its whole shape."""
+    what = "counts no padding"
+    report = contract.check({what: BY_ITSELF[what]}, lambda: Network(Net(rate=rate), shape=SHAPE))
+    assert report.rows[what].text.startswith(text)
+
+
+def test_contract_in_rounds():
+    contract.check(IN_ROUNDS, lambda: Network(Net(), shape=(2, 3, 1)))
 
 
 def test_statistics_by_hand():
@@ -190,27 +161,8 @@ def test_shapes_and_transformations():
     np.testing.assert_allclose(values[1], one, rtol=1e-4)
 
 
-@pytest.mark.parametrize("rows", [0, 1, PADDED])
-def test_constant_images_give_no_nan(optimised, rows):
-    model = build(Net())
-    mask = jnp.arange(PADDED) < rows
-    for x in (jnp.zeros((PADDED, *SHAPE)), jnp.full((PADDED, *SHAPE), 3.0)):
-        found = jax.jit(partial(step, model))(model.init(KEY), x, mask, KEY)
-        chex.assert_tree_all_finite(found)
-
-
-def test_rounds_with_empty_clients(x64, tiny):
-    """Executors agree; one client of the federation has no example and one has one."""
-    t = tiny("fedavg | prox")
-    model = build(Net(), t.data.pool.x.shape[1:])
-    t = t._replace(task=t.task._replace(trainer=t.task.trainer._replace(model=model)))
-    begin = t.state()
-    expected, metrics = t.run(2, "scan", state=fresh(begin))
-    assert metrics.finite.all()
-    assert np.any(
-        begin.weights.stats["BatchNorm_0"]["mean"] != expected.weights.stats["BatchNorm_0"]["mean"]
-    )
-    same(t.run(2, "vmap", state=fresh(begin))[0], expected)
+def test_constant_images_give_no_nan(optimised):
+    BY_ITSELF["stays finite"](Network(Net(), shape=SHAPE))
 
 
 def test_encoder_on_top():

@@ -1,54 +1,18 @@
 """Comparing states, and the federation of one client: what several tests share."""
 
-from typing import Any, NamedTuple
-
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedjax_nc import config, tree
 from fedjax_nc.data.stream import on_device
+from fedjax_nc.testing.compare import differ, fresh, identical, plain, same
 from fedjax_nc.train.evaluate import make_calibrate, make_evaluate
 from fedjax_nc.train.personalise import personalise
 from fedjax_nc.train.seeds import lead, take
 from fedjax_nc.types import State
 
-
-class Copy(NamedTuple):
-    """A state in numpy arrays; it outlives the donated one."""
-
-    round: np.ndarray
-    key: np.ndarray
-    weights: Any
-    shared: Any
-    clients: Any
-
-
-def plain(value):
-    """Any tree as numpy arrays; of a state, a copy."""
-    if isinstance(value, State):
-        key = jax.random.key_data(value.key)
-        value = Copy(value.round, key, value.weights, dict(value.shared), dict(value.clients))
-    return jax.tree.map(lambda x: np.array(x, copy=True), value)
-
-
-def fresh(state):
-    """A copy that a round may donate."""
-    return jax.tree.map(jnp.copy, state)
-
-
-def same(a, b, **tolerance):
-    chex.assert_trees_all_close(plain(a), plain(b), **({"rtol": 1e-9, "atol": 1e-12} | tolerance))
-
-
-def identical(a, b):
-    chex.assert_trees_all_equal(plain(a), plain(b))
-
-
-def differ(a, b):
-    leaves = zip(jax.tree.leaves(plain(a)), jax.tree.leaves(plain(b)), strict=True)
-    return any(np.any(x != y) for x, y in leaves)
+__all__ = ["differ", "fresh", "identical", "plain", "same"]  # from the package, beside those below
 
 
 def only(t, client):
