@@ -1,16 +1,22 @@
 # Uses the active virtual environment, or makes .venv.
 VENV := $(if $(VIRTUAL_ENV),$(VIRTUAL_ENV),.venv)
 BIN := $(VENV)/bin
+PYTHON ?= python3
 READY := $(VENV)/.fedjax_nc-ready
 METHOD ?= fedetf
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+# every layer of the package, in a minute and a half on two cores
+FAST := layers losses flops models datasets partition prepare augment executors evaluate run study cli bad_input
 
-.PHONY: run test slow check setup docs bench
+.PHONY: run test fast slow check setup docs bench
 run: $(READY)  ## train METHOD on the default dataset
 	$(BIN)/python experiments/run.py --method="$(METHOD)"
 
 test: $(READY)  ## the default tests
 	$(PYTEST)
+
+fast: $(READY)  ## a selection of them that touches every layer
+	$(PYTEST) $(FAST:%=tests/test_%.py)
 
 slow: $(READY)  ## whole commands, kill and resume, real CIFAR-10
 	$(PYTEST) -m slow
@@ -29,7 +35,9 @@ bench: $(READY)  ## seconds per round of the fixed workload
 
 setup: $(READY)  ## install into the environment
 
-$(READY): pyproject.toml constraints.txt
-	test -x $(BIN)/python || python3 -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+$(READY): pyproject.toml constraints.txt constraints-3.13.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	pins=$$($(BIN)/python -c 'import sys; print("constraints-%d.%d.txt" % sys.version_info[:2])'); \
+	test -f $$pins || pins=constraints.txt; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $$pins -e ".[dev]"
 	touch $(READY)

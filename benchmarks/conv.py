@@ -27,7 +27,7 @@ from rich.progress import track
 from fedjax_nc import devices
 from fedjax_nc.models import conv, lowerings, tiles
 
-RESULTS = Path(__file__).parent / "results" / "conv.json"
+RESULTS = machine.UNTRACKED / "conv.json"
 BATCH, STEPS, REPEATS = 50, 5, 7
 ENOUGH = 2.0  # seconds after which a slow one is not repeated
 
@@ -151,7 +151,7 @@ def chosen(shape: Shape) -> str:
 def main(argv: list[str]) -> None:
     """Print the table and keep it."""
     parser = argparse.ArgumentParser(description="Time the lowerings of a convolution.")
-    parser.add_argument("--json", default=str(RESULTS), help="where to keep the results")
+    parser.add_argument("--json", default=str(RESULTS), help=f"results file (default: {RESULTS})")
     given = parser.parse_args(argv)
     devices.start(0)
     rows = []
@@ -165,6 +165,7 @@ def main(argv: list[str]) -> None:
         "batch": BATCH,
         "shapes": rows,
     }
+    Path(given.json).parent.mkdir(parents=True, exist_ok=True)
     Path(given.json).write_text(json.dumps(result, indent=1) + "\n")
     chart.show(result)
 

@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 import chart
@@ -39,7 +38,7 @@ from fedjax_nc.models.catalogue import MODELS, fitting
 from fedjax_nc.train.executors import Executor, make_executor
 from fedjax_nc.types import HeadSpec, Model, Pool
 
-RESULTS = Path(__file__).parent / "results" / "hessian.json"
+RESULTS = machine.UNTRACKED / "hessian.json"
 SEED = 0
 CONVS = get_args(get_type_hints(config.Execution)["conv"])
 
@@ -86,7 +85,7 @@ def make_gradient(case: Case) -> Callable[..., Any]:
 
     def one(broadcast, row):
         weights, pool = broadcast
-        batch = case.batches(pool, row.numbers, row.mask, None)
+        batch = case.batches(pool, row.indices, row.mask, None)
 
         def loss(params):
             out, _ = case.model.apply(
@@ -274,7 +273,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--repeats", type=int, default=3, help="turns that count")
     parser.add_argument("--against", default="", help="a peer that takes turns: torch")
     parser.add_argument("--peer_python", default=sys.executable, help="the Python that has it")
-    parser.add_argument("--out", default=str(RESULTS), help="results file")
+    parser.add_argument("--out", default=str(RESULTS), help=f"results file (default: {RESULTS})")
     flags = parser.parse_args(argv)
     try:
         named = [

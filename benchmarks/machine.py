@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 SIDE, REPEATS = 2048, 10
+# ignored by git: results that are checked in, in benchmarks/results, are only replaced by name
+UNTRACKED = Path(__file__).parents[1] / "runs" / "benchmarks"
 
 
 def describe() -> dict[str, Any]:

@@ -12,7 +12,6 @@ import itertools
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import chart
@@ -38,7 +37,7 @@ from fedjax_nc.train.client import make_broadcast, make_rows, train_client
 from fedjax_nc.train.round import make_round
 from fedjax_nc.train.schedule import make_hyper
 
-RESULTS = Path(__file__).parent / "results" / "method_cost.json"
+RESULTS = machine.UNTRACKED / "method_cost.json"
 EPOCHS = 5
 WIDE = "resnet8 + dense 1280"  # no model of the catalogue has that many features
 LDDECORR = "fedavg | decorr(kind='lddecorr', beta=0.005)"
@@ -111,7 +110,7 @@ def compiled(job: Job) -> tuple[Any, Any, float]:
             task, state.key, ids=jnp.arange(1), data=data, client_state=dict(state.clients)
         )
         broadcast = make_broadcast(task, state, hyper=hyper, pool=data.pool)
-        return train_client(task, broadcast, tree.take(rows, 0))[1]
+        return train_client(task, broadcast, row=tree.take(rows, 0))[1]
 
     def seconds(program) -> float:
         mine = jax.block_until_ready(jax.tree.map(jnp.copy, state))  # a round consumes it
@@ -212,7 +211,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--batch_size", type=int, default=64, help="images per step")
     parser.add_argument("--batches", type=int, default=4, help="of a client: an epoch's steps")
     parser.add_argument("--repeats", type=int, default=9, help="turns that count")
-    parser.add_argument("--out", default=str(RESULTS), help="results file")
+    parser.add_argument("--out", default=str(RESULTS), help=f"results file (default: {RESULTS})")
     flags = parser.parse_args(argv)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("NPROC", "1")  # as `start_jax` does when every core has a device

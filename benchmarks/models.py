@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import machine
@@ -28,7 +27,7 @@ from rich.table import Table
 from fedjax_nc.errors import UserError, unknown
 from fedjax_nc.models.catalogue import MODELS
 
-RESULTS = Path(__file__).parent / "results" / "models.json"
+RESULTS = machine.UNTRACKED / "models.json"
 COLD, WARM = 60.0, 5.0  # seconds a round may take to compile, and to load from the cache
 COLUMNS = {
     "model": "model",
@@ -151,7 +150,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--batch_size", type=int, default=50, help="images per step")
     parser.add_argument("--batches", type=int, default=2, help="steps of a client in a round")
     parser.add_argument("--repeats", type=int, default=3, help="rounds that count")
-    parser.add_argument("--out", default=str(RESULTS), help="results file")
+    parser.add_argument("--out", default=str(RESULTS), help=f"results file (default: {RESULTS})")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     flags = parser.parse_args(argv)
     if flags.child:

@@ -25,22 +25,14 @@ class Peer(NamedTuple):
 
     script: str
     modules: tuple[str, ...]
-    install: str
     models: tuple[str, ...] = TORCH_MODELS
 
 
 PEERS = {
-    "torch": Peer("plain_torch.py", ("torch",), install="torch==2.13.0"),
-    "pfl": Peer("run_pfl.py", ("torch", "pfl"), install="torch==2.13.0 pfl"),
-    "flower": Peer(
-        "run_flower.py", ("torch", "flwr", "ray"), install="torch==2.13.0 'flwr[simulation]'"
-    ),
-    "fedjax": Peer(
-        "run_fedjax.py",
-        ("fedjax", "haiku"),
-        install="fedjax dm-haiku 'jax<0.11'",
-        models=("fedavg_cnn", "resnet20_b"),
-    ),
+    "torch": Peer("plain_torch.py", ("torch",)),
+    "pfl": Peer("run_pfl.py", ("torch", "pfl")),
+    "flower": Peer("run_flower.py", ("torch", "flwr", "ray")),
+    "fedjax": Peer("run_fedjax.py", ("fedjax", "haiku"), ("fedavg_cnn", "resnet20_b")),
 }
 
 
@@ -61,18 +53,12 @@ class Contestant:
         quiet = {
             "OMP_WAIT_POLICY": "PASSIVE",  # who is not in turn must not spin
             "JAX_ENABLE_COMPILATION_CACHE": "false",  # compile seconds are those of a cold start
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "RAY_USAGE_STATS_ENABLED": "0",
+            "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0",
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        }
+        }  # fmt: skip
         self.process = subprocess.Popen(
-            self.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-            env=os.environ | quiet,
-        )
+            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True,
+            env=os.environ | quiet)  # fmt: skip
         self.facts = self._answer()
 
     def round(self) -> dict[str, float]:
@@ -116,7 +102,7 @@ def ours(workload: Workload, rounds: int, family: str = "ours") -> Contestant:
     """The project itself."""
     options = json.dumps({"rounds": WARM_UP + rounds})
     command = [sys.executable, str(HERE / "ours.py"), encode(workload), options]
-    return Contestant(family, command, workload=workload)
+    return Contestant(family, command, workload)
 
 
 def peers(name: str, workload: Workload, rounds: int, python: str) -> list[Contestant]:
@@ -132,26 +118,20 @@ def peers(name: str, workload: Workload, rounds: int, python: str) -> list[Conte
     missing = missing_modules(python, peer.modules)
     if missing:
         raise UserError(
-            f"{name} is left out: {python} has no {', '.join(missing)}; install it there with "
-            f"pip install {peer.install}, or name another Python with --peer_python"
+            f"{name} is left out: {python} has no {', '.join(missing)}; give --peer_python an "
+            "environment made with pip install -r benchmarks/peers/requirements.txt"
         )
     cores = len(os.sched_getaffinity(0))
     variants: list[tuple[str, dict[str, Any]]] = [(name, {"threads": cores})]
     if name == "torch":  # as one writes it, and with what a tuning guide says
-        variants = [
-            (family, {"threads": t, "tuned": family != "torch"})
-            for family in ("torch", "torch_tuned")
-            for t in sorted({1, cores})
-        ]
+        variants = [(family, {"threads": t, "tuned": family != "torch"})
+                    for family in ("torch", "torch_tuned") for t in sorted({1, cores})]  # fmt: skip
     script = str(HERE / "peers" / peer.script)
     return [
-        Contestant(
-            family,
-            [python, script, encode(workload), json.dumps(options | {"rounds": WARM_UP + rounds})],
-            workload=workload,
-        )
+        Contestant(family, [python, script, encode(workload),
+                            json.dumps(options | {"rounds": WARM_UP + rounds})], workload)
         for family, options in variants
-    ]
+    ]  # fmt: skip
 
 
 def missing_modules(python: str, modules: tuple[str, ...]) -> list[str]:
@@ -160,9 +140,8 @@ def missing_modules(python: str, modules: tuple[str, ...]) -> list[str]:
         "import sys, importlib.util as u; print(*(m for m in sys.argv[1:] if not u.find_spec(m)))"
     )
     try:
-        done = subprocess.run(
-            [python, "-c", code, *modules], capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([python, "-c", code, *modules], capture_output=True, text=True,
+                              check=True)  # fmt: skip
     except (OSError, subprocess.CalledProcessError) as error:
         raise UserError(f"--peer_python={python} does not run: {error}") from None
     return done.stdout.split()
@@ -205,20 +184,13 @@ def summary(one: Contestant, flops: float, peak_gflops: float) -> dict[str, Any]
     seconds = one.seconds or [one.answers[-1]["seconds"]]
     median, w = statistics.median(seconds), one.workload
     return {
-        "name": one.family,
-        **one.facts,
-        "workload": dataclasses.asdict(w),
-        "dropped": dropped,
-        "rounds": len(one.seconds),
-        "round_seconds": [round(s, 4) for s in seconds],
-        "seconds": median,
-        "seconds_min": min(seconds),
-        "seconds_max": max(seconds),
+        "name": one.family, **one.facts, "workload": dataclasses.asdict(w), "dropped": dropped,
+        "rounds": len(one.seconds), "round_seconds": [round(s, 4) for s in seconds],
+        "seconds": median, "seconds_min": min(seconds), "seconds_max": max(seconds),
         "compile_seconds": max(one.answers[0]["seconds"] - median, 0.0),
         "clients_per_second": w.participants / median,
         "images_per_second": w.images_per_round / median,
-        "flops_per_round": flops,
-        "gflops": flops / median / 1e9,
+        "flops_per_round": flops, "gflops": flops / median / 1e9,
         "percent_of_peak": 100 * flops / median / 1e9 / peak_gflops,
         "peak_memory_mb": max(a["peak_memory_mb"] for a in one.answers),
-    }
+    }  # fmt: skip

@@ -39,8 +39,8 @@ NumPy's or JAX's, in the same run. Memory is the process's high-water mark; Flow
 its processes together, shared pages divided among them. Compile seconds are the first round's, less
 an ordinary one's, with an empty compile cache.
 
-Peers: `pip install 'fedjax_nc[peers]'`, better into an environment of their own, which
-`--peer_python` names.
+Peers: `pip install -r benchmarks/peers/requirements.txt` into an environment of their own, Python
+3.11, which `--peer_python` names.
 """
 
 

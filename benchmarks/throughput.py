@@ -26,8 +26,6 @@ from workload import WARM_UP, Workload
 
 from fedjax_nc.errors import UserError, unknown
 
-RESULTS = Path(__file__).parent / "results"
-
 
 @dataclasses.dataclass(frozen=True)
 class Work:
@@ -100,7 +98,8 @@ class Output:
     rounds: int = 5
     """Rounds that count; two more come before."""
     json: str = ""
-    """Results file, with a PNG chart beside it. Default: benchmarks/results/, named by the work."""
+    """Results file, with a PNG chart beside it. Default: runs/benchmarks/, named by the work, which
+    git ignores; what README and docs/performance.md show is in benchmarks/results/."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +189,7 @@ def main(argv: list[str]) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    path = Path(flags.output.json or RESULTS / f"{default_name(flags.work, asked)}.json")
+    path = Path(flags.output.json or machine.UNTRACKED / f"{default_name(flags.work, asked)}.json")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n")
     chart.show(result)

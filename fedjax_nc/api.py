@@ -15,7 +15,7 @@ from fedjax_nc.host.assemble import Given, Job, assemble, place, state_of_seed
 from fedjax_nc.host.records import tested
 from fedjax_nc.host.reporting import Quiet
 from fedjax_nc.host.track import Track
-from fedjax_nc.methods import catalogue
+from fedjax_nc.methods import catalogue, registry
 from fedjax_nc.methods.base import Method
 from fedjax_nc.methods.fingerprint import fingerprint, is_named
 from fedjax_nc.result import Result
@@ -142,7 +142,7 @@ def first_state(job: Job) -> State:
 
 def evaluate(job: Job, state: State) -> dict[str, float]:
     """Tests the global model: accuracy on the official test set and over clients' own tests."""
-    program = _evaluation(job.task, job.executor, job.config.evaluation.batch_size)
+    program = _evaluation(job.task, job.executor, batch_size=job.config.evaluation.batch_size)
     weights = job.task.method.tested(state.weights, state.shared)
     return tested(take(program(lead(weights), job.feed.tests()), 0))
 
@@ -175,6 +175,10 @@ def _resolved(
     if isinstance(method, str):
         cfg = protocols.resolve(protocol, spec, spec=method)
         cfg = dataclasses.replace(cfg, method=_with_hyper(cfg.method, hp or {}))
+        built = registry.build(cfg.method)
+        if not is_named(built):  # a notebook's method may change under its name
+            given = given._replace(method=built)
+            cfg = dataclasses.replace(cfg, method=f"{cfg.method}@{fingerprint(built)}")
     elif hp:
         raise UserError(f"hp={dict(hp)!r} with a Method: give hyperparameters to its factory")
     else:
@@ -240,7 +244,7 @@ def _configured(
         cfg = dataclasses.replace(cfg, rounds=rounds)
     for group, values in groups.items():
         plain = {k: v for k, v in values.items() if not (k == "partition" and callable(v))}
-        cfg = config.changed(cfg, group, plain)
+        cfg = config.changed(cfg, group, values=plain)
     if given.partition is not None:
         own: Any = _label(given.partition)
         cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, partition=own))

@@ -10,6 +10,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedjax_nc.errors import UserError, unknown
 
+PARTITIONS = ("iid", "shards", "dirichlet", "classes", "quantity")
+
 
 @dataclass(frozen=True)
 class Data:
@@ -17,8 +19,8 @@ class Data:
 
     dir: str | None = None
     """Where prepared TFDS datasets live. Default: TFDS_DATA_DIR, then ~/tensorflow_datasets."""
-    partition: Literal["iid", "shards", "dirichlet", "classes", "quantity"] = "dirichlet"
-    """How the training set is dealt to clients."""
+    partition: str = "dirichlet"
+    """How the training set is dealt to clients: iid, shards, dirichlet, classes or quantity."""
     alpha: float = 0.1
     """Concentration of `dirichlet` and `quantity`; smaller is more skewed."""
     rule: Literal["lda", "fedetf", "feddw"] = "fedetf"
@@ -207,7 +209,7 @@ def changed(config: RunConfig, group: str, values: Mapping[str, Any]) -> RunConf
     for name, value in values.items():
         if name not in known:
             raise unknown(f"setting of {group}", name, allowed=known)
-        made[name] = _typed(f"{group}.{name}", value, hints[name])
+        made[name] = _typed(f"{group}.{name}", value, kind=hints[name])
     return dataclasses.replace(config, **{group: dataclasses.replace(old, **made)})
 
 
@@ -220,9 +222,9 @@ def _typed(name: str, value: Any, kind: Any) -> Any:
         return value
     if get_origin(kind) is tuple:
         if isinstance(value, list | tuple):
-            return tuple(_typed(name, item, inner[0]) for item in value)
+            return tuple(_typed(name, item, kind=inner[0]) for item in value)
     elif type(None) in inner:
-        return None if value is None else _typed(name, value, inner[0])
+        return None if value is None else _typed(name, value, kind=inner[0])
     elif kind is float and type(value) in (int, float):
         return float(value)
     elif type(value) is kind:
@@ -307,6 +309,8 @@ def validate(config: RunConfig) -> None:
     for flag, value in not_negative.items():
         if not value >= 0:
             raise UserError(f"{flag}={value}: give zero or more")
+    if d.partition not in PARTITIONS and "@" not in d.partition:  # a caller's function has one
+        raise unknown("--data.partition", d.partition, allowed=PARTITIONS)
     check_seed("--seed", config.seed)
     if d.seed != -1:  # which follows the run's
         check_seed("--data.seed", d.seed)

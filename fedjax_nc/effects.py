@@ -38,93 +38,99 @@ RULES = (
     Rule(
         "data.partition data.alpha data.rule data.per_client",
         "data.partition_file",
-        lambda c: not c.data.partition_file,
-        "runs without a partition file",
+        matters=lambda c: not c.data.partition_file,
+        home="runs without a partition file",
     ),
     Rule(
         "data.alpha",
         "data.partition",
-        lambda c: c.data.partition in ("dirichlet", "quantity"),
-        "--data.partition=dirichlet or quantity",
+        matters=lambda c: c.data.partition in ("dirichlet", "quantity"),
+        home="--data.partition=dirichlet or quantity",
     ),
     Rule(
         "data.rule",
         "data.partition",
-        lambda c: c.data.partition == "dirichlet",
-        "--data.partition=dirichlet",
+        matters=lambda c: c.data.partition == "dirichlet",
+        home="--data.partition=dirichlet",
     ),
     Rule(
         "data.per_client",
         "data.partition",
-        lambda c: c.data.partition in ("shards", "classes"),
-        "--data.partition=shards or classes",
+        matters=lambda c: c.data.partition in ("shards", "classes"),
+        home="--data.partition=shards or classes",
     ),
     Rule(
         "data.test_fraction",
         "data.client_test",
-        lambda c: c.data.client_test == "split",
-        "--data.client_test=split",
+        matters=lambda c: c.data.client_test == "split",
+        home="--data.client_test=split",
     ),
-    Rule("data.words", "dataset", _changes_size("words"), "text, such as imdb_reviews"),
-    Rule("data.length", "dataset", _changes_size("length"), "text, such as imdb_reviews"),
-    Rule("data.side", "dataset", _changes_size("side"), "imagenet100 and imagenet200"),
-    Rule("data.normalise", "dataset", lambda c: not _is_text(c), "images"),
-    Rule("local.epochs", "local.steps", lambda c: not c.local.steps, "--local.steps=0"),
+    Rule(
+        "data.words", "dataset", matters=_changes_size("words"), home="text, such as imdb_reviews"
+    ),
+    Rule(
+        "data.length", "dataset", matters=_changes_size("length"), home="text, such as imdb_reviews"
+    ),
+    Rule("data.side", "dataset", matters=_changes_size("side"), home="imagenet100 and imagenet200"),
+    Rule("data.normalise", "dataset", matters=lambda c: not _is_text(c), home="images"),
+    Rule(
+        "local.epochs", "local.steps", matters=lambda c: not c.local.steps, home="--local.steps=0"
+    ),
     Rule(
         "local.momentum local.nesterov",
         "local.optimizer",
-        lambda c: c.local.optimizer == "sgd",
-        "--local.optimizer=sgd",
+        matters=lambda c: c.local.optimizer == "sgd",
+        home="--local.optimizer=sgd",
     ),
     Rule(
         "local.nesterov",
         "local.momentum",
-        lambda c: c.local.momentum > 0,
-        "a --local.momentum above zero",
+        matters=lambda c: c.local.momentum > 0,
+        home="a --local.momentum above zero",
     ),
     Rule(
         "local.decay",
         "local.schedule",
-        lambda c: c.local.schedule != "constant",
-        "--local.schedule=exponential or step",
+        matters=lambda c: c.local.schedule != "constant",
+        home="--local.schedule=exponential or step",
     ),
     Rule(
         "local.milestones",
         "local.schedule",
-        lambda c: c.local.schedule == "step",
-        "--local.schedule=step",
+        matters=lambda c: c.local.schedule == "step",
+        home="--local.schedule=step",
     ),
     Rule(
         "local.schedule local.decay",
         "local.milestones",
-        lambda c: c.local.schedule != "step" or bool(c.local.milestones),
-        "runs with --local.milestones",
+        matters=lambda c: c.local.schedule != "step" or bool(c.local.milestones),
+        home="runs with --local.milestones",
     ),
     Rule(
         "local.schedule local.milestones",
         "local.decay",
-        lambda c: c.local.schedule == "constant" or c.local.decay != 1,
-        "a --local.decay other than 1",
+        matters=lambda c: c.local.schedule == "constant" or c.local.decay != 1,
+        home="a --local.decay other than 1",
     ),
     Rule(
         "execution.chunk",
         "execution.executor",
-        lambda c: c.execution.executor in ("chunked", "auto", "sharded"),
-        "--execution.executor=chunked",
+        matters=lambda c: c.execution.executor in ("chunked", "auto", "sharded"),
+        home="--execution.executor=chunked",
     ),
     Rule(
         "execution.conv",
         "model",
-        lambda c: c.model not in ("mlp", "bilstm"),
-        "models with convolutions",
+        matters=lambda c: c.model not in ("mlp", "bilstm"),
+        home="models with convolutions",
     ),
 )
 # what `auto` and `sharded` make of chunks is known once jax has started
 ON_CPU = Rule(
     "execution.chunk",
     "execution.executor",
-    lambda c: c.execution.executor == "chunked",
-    "--execution.executor=chunked",
+    matters=lambda c: c.execution.executor == "chunked",
+    home="--execution.executor=chunked",
 )
 
 

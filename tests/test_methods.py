@@ -289,6 +289,14 @@ def test_add_laws(name):
     assert base.add(method, parts=(part,)).parts == (*method.parts, part)
 
 
+def test_per_example_averages_real_rows():
+    values, mask = jax.numpy.array([1.0, 4.0, np.nan]), jax.numpy.array([True, True, False])
+    context = types.SimpleNamespace(batch=types.SimpleNamespace(mask=mask))
+    term = base.per_example("mine", lambda c: values, weight=0.5)
+    assert (term.name, term.weight, term.check) == ("mine", 0.5, None)
+    assert term.fn(context) == 2.5
+
+
 def test_duplicates_raise():
     method = registry.build("moon")
     with pytest.raises(UserError, match="'a'"):

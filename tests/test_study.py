@@ -4,7 +4,6 @@ import json
 import shutil
 from html.parser import HTMLParser
 
-import made_up
 import numpy as np
 import pytest
 from runs import DATA, FEW, PLAIN, files_of, train
@@ -12,7 +11,7 @@ from runs import DATA, FEW, PLAIN, files_of, train
 from fedjax_nc.cli import main
 from fedjax_nc.errors import UserError
 from fedjax_nc.study import analyse as studies
-from fedjax_nc.study import cost, results, subject
+from fedjax_nc.study import subject
 from fedjax_nc.study.options import STUDIES, TRACKED, Options
 
 COMMAND = [
@@ -288,38 +287,3 @@ def test_targets_and_labels(run, tmp_path):
         (copy / "config.yaml").read_text().replace("\nseed: 0", "\nseed: 7")
     )
     assert list(studies.labels([run, copy])) == ["fedetf, seed 0", "fedetf, seed 7"]
-
-
-@pytest.mark.parametrize("study", STUDIES)
-def test_tables_have_a_column_per_run(study):
-    """Made-up numbers of three runs, one of them without clients."""
-    runs = {label: getattr(made_up, study)(seed) for seed, label in enumerate("abc")}
-    if study == "hessian":
-        runs["c"] |= {"clients": None}
-    table = studies.RECORDS[study].table(runs)
-    assert table.header == ["", "a", "b", "c"] and len(table.rows) > 1
-    assert all(len(row) == 4 and all(isinstance(cell, str) for cell in row) for row in table.rows)
-    assert study != "hessian" or [row[3] for row in table.rows][-1] == "-"
-
-
-def test_runs_side_by_side_have_the_same_targets():
-    curves = {"a": [[1, 0.2], [2, 0.8]], "b": [[1, 0.1], [2, 0.3], [3, 0.4]]}
-    runs = {name: made_up.cost(0) | {"curve": curve} for name, curve in curves.items()}
-    runs["b"]["targets"] = [{"accuracy": 0.36, "round": 3, "bytes": 1.0}]
-    found = cost.with_common_targets(runs)
-    assert [t["accuracy"] for t in found["a"]["targets"]] == [0.2, 0.3, 0.36]
-    assert [t["round"] for t in found["a"]["targets"]] == [1, 2, 2]
-    assert [t["round"] for t in found["b"]["targets"]] == [2, 2, 3]
-    each = (runs["b"]["bytes_up"] + runs["b"]["bytes_down"]) * runs["b"]["participants"]
-    assert found["b"]["targets"][2]["bytes"] == 3 * each
-    assert cost.with_common_targets(found) == found  # as they are if they are the same
-
-
-def test_plain_numbers():
-    value = {"a": np.array([1.0, np.nan]), "b": (np.int32(3), None, "x"), "c": np.float32(1 / 3)}
-    assert results.plain(value) == {"a": [1.0, None], "b": [3, None, "x"], "c": 0.3333333}
-
-
-def test_every_option_is_used():
-    used = {name for study in studies.RECORDS.values() for name in study.uses}
-    assert used == set(vars(Options())) - {"only", "round"}

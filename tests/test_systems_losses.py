@@ -9,7 +9,6 @@ import scipy.special
 from recorded import close, everything, golden
 
 from fedjax_nc import linalg, losses, types
-from fedjax_nc.data.augment import resize
 from fedjax_nc.methods import forward, parts
 from fedjax_nc.models.base import _first_channels
 from fedjax_nc.models.conv import Conv
@@ -181,7 +180,9 @@ def test_gradaug(x64):
         ce = jnp.mean(losses.cross_entropy(whole, g["labels"]))
         subs = [
             g["mu"]
-            * jnp.mean(losses.kd(net(params, resize(x, int(s)), w), jax.lax.stop_gradient(whole)))
+            * jnp.mean(
+                losses.kd(net(params, forward.resize(x, int(s)), w), jax.lax.stop_gradient(whole))
+            )
             for w, s in zip(g["widths_desc"], g["resolutions_in_order"], strict=True)
         ]
         return ce + sum(subs), (ce, subs)

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import chart  # noqa: E402
+import machine  # noqa: E402
 import ours  # noqa: E402
 import race  # noqa: E402
 import report  # noqa: E402
@@ -171,10 +172,20 @@ def test_verdict():
 
 
 def test_missing_peer_is_named(monkeypatch):
-    peer = race.Peer("x.py", ("no_such_framework",), "no-such-framework")
+    peer = race.Peer("x.py", ("no_such_framework",))
     monkeypatch.setitem(race.PEERS, "torch", peer)
-    with pytest.raises(UserError, match=r"has no no_such_framework; .* pip install no-such-fram"):
+    with pytest.raises(UserError, match=r"has no no_such_framework; .* -r benchmarks/peers/requir"):
         race.peers("torch", FIXED, 1, sys.executable)
+
+
+def test_requirements_hold_every_peer():
+    """What the race imports is in the file that its messages name, pinned."""
+    text = (ROOT / "benchmarks/peers/requirements.txt").read_text()
+    pins = dict(re.findall(r"^([a-z-]+)(?:\[\w+\])?==([\d.]+)$", text, re.MULTILINE))
+    called = {"haiku": "dm-haiku", "ray": "flwr"}  # Ray comes with flwr[simulation]
+    needed = {called.get(m, m) for peer in race.PEERS.values() for m in peer.modules}
+    assert needed | {"jax"} == set(pins)
+    assert "://" not in text and "flwr[simulation]" in text
 
 
 def test_peers_that_cannot_run_it_say_so():
@@ -189,6 +200,28 @@ def test_peers_that_cannot_run_it_say_so():
 def run_benchmark(*flags):
     command = [sys.executable, str(ROOT / "benchmarks/throughput.py"), *flags]
     return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_results_that_are_checked_in_are_replaced_by_name_only(tmp_path, monkeypatch):
+    results = ROOT / "benchmarks/results"
+    before = {path: path.stat().st_mtime_ns for path in results.iterdir()}
+    monkeypatch.setattr(machine, "UNTRACKED", tmp_path / "kept")
+    monkeypatch.setattr(machine, "measure_peak", lambda: {"gflops": 1.0})
+    monkeypatch.setattr(throughput, "compare", lambda flags, peak: [])
+    monkeypatch.setattr(chart, "show", lambda result: None)
+    monkeypatch.setattr(chart, "draw", lambda result, path: path.touch())
+    assert throughput.main([]) == 0
+    assert {path: path.stat().st_mtime_ns for path in results.iterdir()} == before
+    made = [path.name for path in (tmp_path / "kept").iterdir()]
+    assert sorted(made) == ["fedavg-fedavg_cnn.json", "fedavg-fedavg_cnn.png"]
+
+
+@pytest.mark.parametrize("name", ["conv", "hessian", "method_cost", "models", "throughput"])
+def test_no_benchmark_writes_into_what_is_checked_in(name):
+    assert machine.UNTRACKED == ROOT / "runs/benchmarks"
+    assert "runs/" in (ROOT / ".gitignore").read_text().splitlines()
+    text = (ROOT / "benchmarks" / f"{name}.py").read_text()
+    assert "machine.UNTRACKED" in text and '"results"' not in text
 
 
 def test_bad_input():

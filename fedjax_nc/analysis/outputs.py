@@ -93,7 +93,7 @@ def make_local_models(task: Task, executor: Executor) -> Callable[..., Weights]:
     """
 
     def local_model(broadcast: Broadcast, row: Row) -> tuple[Weights, dict]:
-        return train_client(task, broadcast, row)[1].weights, {}
+        return train_client(task, broadcast, row=row)[1].weights, {}
 
     def local_models(
         state: State, ids: jax.Array, client_state: Any, hyper: Hyper, data: FederatedData

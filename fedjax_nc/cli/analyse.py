@@ -7,10 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from fedjax_nc import devices
+from fedjax_nc import devices, plugins
 from fedjax_nc.cli import console
 from fedjax_nc.cli.exits import answered
-from fedjax_nc.cli.reading import read
+from fedjax_nc.cli.flags import read_plugins
+from fedjax_nc.cli.reading import plugin_flag, read
 from fedjax_nc.errors import UserError, command
 from fedjax_nc.study.options import Options, validate
 
@@ -42,6 +43,7 @@ class _Files:
 @answered
 def analyse(argv: list[str]) -> int:
     """Explains runs: computes, draws, writes reports and prints the main tables."""
+    read_plugins(argv)
     asked = parse(argv)
     directories = [Path(run) for run in asked.runs]
     from fedjax_nc.io import rundir
@@ -50,6 +52,7 @@ def analyse(argv: list[str]) -> int:
         rundir.read(directory)
     with console.waiting("starting jax"):
         devices.start(0)
+        plugins.load()
         from fedjax_nc.study import analyse as studies
 
     named = studies.labels(directories)
@@ -109,6 +112,7 @@ def parse(argv: list[str]) -> Analysis:
             ("runs", Annotated[tyro.conf.Positional[tuple[str, ...]], about]),
             ("analysis", Annotated[Options, tyro.conf.arg(name="")], Options()),
             ("files", Annotated[_Files, tyro.conf.arg(name="")], _Files()),
+            ("plugin", plugin_flag(), ()),
         ],
         frozen=True,
     )

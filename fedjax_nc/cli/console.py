@@ -1,6 +1,7 @@
 """What a person sees of a command: progress and tables. Plain lines when not on a terminal."""
 
 import contextlib
+import html
 import sys
 import threading
 import time
@@ -64,6 +65,7 @@ class Progressing:
             disable=not self.console.is_terminal,
         )
         self.job: Any = None
+        self.cell: Any = None  # a notebook's line of progress, which is rewritten
 
     def __enter__(self) -> "Progressing":
         """Starts the bar."""
@@ -97,7 +99,9 @@ class Progressing:
         numbers = " ".join(map(str, seeds))
         self.description = f"{self.method} seed{'s' if len(seeds) > 1 else ''} {numbers}"
         self.job = self.bar.add_task(self.description, total=None, text="compiling")
-        if not self.console.is_terminal:
+        if self.console.is_jupyter:
+            self._rewrite(f"{self.description}: compiling")
+        elif not self.console.is_terminal:
             self.note(f"{self.description}: compiling")
 
     def round(self, rows: list[dict[str, Any]], rounds: int) -> None:
@@ -130,9 +134,22 @@ class Progressing:
             self.bar.add_task(name, total=total, text="")
         self._show(self.bar.tasks[-1].id, name, text, done, total)
 
+    def _rewrite(self, text: str) -> None:
+        """Shows a line in a notebook in place of the one before; needs no widgets."""
+        from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]
+
+        line = HTML(f"<pre>{html.escape(text)}</pre>")
+        if self.cell is None:
+            self.cell = display(line, display_id=True)
+        else:
+            self.cell.update(line)
+
     def _show(self, job: Any, name: str, text: str, done: int, total: int) -> None:
         self.bar.update(job, total=total, completed=done, text=text)
         now = time.monotonic()
+        if self.console.is_jupyter:
+            self._rewrite(f"{name}: {text}")
+            return
         due = done == total or now - self.printed >= _LINE_SECONDS
         if due and not self.console.is_terminal:
             self.note(f"{name}: {text}")

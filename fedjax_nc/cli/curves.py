@@ -12,13 +12,10 @@ from fedjax_nc.cli.exits import answered
 from fedjax_nc.cli.reading import read
 from fedjax_nc.config import RunConfig, config_hash, to_dict
 from fedjax_nc.errors import UserError, command
+from fedjax_nc.metrics import BY_NAME
 from fedjax_nc.tables import SPREAD, mean_and_spread, partition_in_words, seconds_in_words
 
-PERSONAL = {
-    "client_accuracy": "clients",
-    "personal_accuracy": "personal",
-    "finetuned_accuracy": "fine-tuned",
-}
+PERSONAL = [BY_NAME[f"{whose}_accuracy"] for whose in ("client", "personal", "finetuned")]
 LAST = 10  # tested rounds whose mean is given beside the last one: single rounds swing
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -42,13 +39,10 @@ def curves(argv: list[str]) -> int:
     panels = arrange([open_run(Path(directory)) for directory in given.runs])
     print(markdown(panels))
     if given.to:
-        from fedjax_nc.figures import comparison
+        from fedjax_nc.figures.curves import together
 
-        lines = {
-            title: {label: [_curve(run) for run in seeds] for label, seeds in groups.items()}
-            for title, groups in panels.items()
-        }
-        comparison.draw(lines, title=given.title).savefig(given.to, dpi=120)
+        lines, panel_of = _lines(panels)
+        together(lines, title=given.title, panels=panel_of).savefig(given.to, dpi=120)
         print(f"\nwritten: {given.to}", file=sys.stderr)
     return 0
 
@@ -128,8 +122,15 @@ def _title(runs: list[Run]) -> str:
     return ", ".join([runs[0].config.dataset, *(s.pop() for s in shared if len(s) == 1)])
 
 
-def _curve(run: Run) -> dict[int, float]:
-    return {row["round"]: row["global_accuracy"] for row in run.rows}
+def _lines(panels: Panels) -> tuple[dict[str, list[list[dict[str, Any]]]], dict[str, str]]:
+    """Returns the records of every line's seeds, and its panel; a label names one line only."""
+    often = Counter(label for groups in panels.values() for label in groups)
+    lines, panel_of = {}, {}
+    for title, groups in panels.items():
+        for label, seeds in groups.items():
+            name = f"{label} on {seeds[0].config.dataset}" if often[label] > 1 else label
+            lines[name], panel_of[name] = [run.rows for run in seeds], title
+    return lines, panel_of
 
 
 def markdown(panels: Panels) -> str:
@@ -142,7 +143,7 @@ def markdown(panels: Panels) -> str:
         "last round",
         f"mean of last {LAST}",
     ]
-    head += ["best", *PERSONAL.values(), "s/round"]
+    head += ["best", *(metric.label for metric in PERSONAL), "s/round"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for groups in panels.values():
         for label, seeds in groups.items():
@@ -153,9 +154,9 @@ def markdown(panels: Panels) -> str:
             for value in (lambda c: c[-1], lambda c: statistics.fmean(c[-LAST:]), max):
                 cells.append(mean_and_spread([value(curve) for curve in curves]))
             own = [{**run.rows[-1], **run.summary} for run in seeds]
-            for key in PERSONAL:
-                found = [100 * one[key] for one in own if one.get(key) is not None]
-                cells.append(mean_and_spread(found))
+            for metric in PERSONAL:
+                found = [one[metric.name] for one in own if one.get(metric.name) is not None]
+                cells.append(mean_and_spread([100 * value for value in found]))
             cells.append(seconds_in_words([_seconds(run) for run in seeds]))
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, "", f"Accuracies in per cent; ±: {SPREAD}."])

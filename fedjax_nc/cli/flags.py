@@ -8,8 +8,8 @@ import dataclasses
 import itertools
 from typing import Annotated, Any, Literal, NamedTuple
 
-from fedjax_nc import effects, protocols
-from fedjax_nc.cli.reading import given_names, read, values_of
+from fedjax_nc import effects, plugins, protocols
+from fedjax_nc.cli.reading import given_names, plugin_flag, read, values_of
 from fedjax_nc.config import RunConfig, check_seed, validate
 from fedjax_nc.data.catalogue import sized
 from fedjax_nc.errors import UserError, unknown
@@ -103,8 +103,6 @@ def parse(argv: list[str], prog: str = "run") -> Command:
 
 def read_plugins(argv: list[str]) -> None:
     """Makes the methods, models and datasets of every `--plugin` known, without importing them."""
-    from fedjax_nc import plugins
-
     plugins.read(values_of(argv, "--plugin"))
 
 
@@ -133,19 +131,14 @@ def _shape(base: RunConfig, hyper: dict[str, tuple[Any, str]]) -> tuple[Any, Any
     """Returns the dataclass that tyro fills, and its defaults."""
     import tyro  # a third of a second that a mistyped method need not wait for
 
-    about = "File or dotted module with methods, models or datasets; may be given several times."
     fields: list[Any] = [
         ("run", Annotated[RunConfig, tyro.conf.arg(name="")], base),
         ("session", Annotated[_Session, tyro.conf.arg(name="")], _Session()),
-        (
-            "plugin",
-            Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(help=about)],
-            (),
-        ),
+        ("plugin", plugin_flag(), ()),
     ]
     if hyper:
         words = catalogue.choices_of(base.method)
-        kinds = {k: Literal[words[k]] if k in words else type(v) for k, (v, _) in hyper.items()}
+        kinds = {k: Literal[words[k]] if k in words else _kind(v) for k, (v, _) in hyper.items()}
         made = dataclasses.make_dataclass(
             "Hyper",
             [
@@ -159,6 +152,14 @@ def _shape(base: RunConfig, hyper: dict[str, tuple[Any, str]]) -> tuple[Any, Any
     shape = dataclasses.make_dataclass("Flags", fields, frozen=True)
     shape.__doc__ = f"Train one federated method and leave a run directory.\n\n{_EPILOGUE}"
     return shape, shape(**{name: value for name, _, value in fields})
+
+
+def _kind(default: Any) -> Any:
+    """Returns the type of a hyperparameter's flag."""
+    if not isinstance(default, tuple):
+        return type(default)
+    inner = {type(value) for value in default}
+    return tuple[inner.pop() if len(inner) == 1 else str, ...]
 
 
 def _list_all(argv: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ from rich.table import Table
 from fedjax_nc import protocols
 from fedjax_nc.cli.exits import answered
 from fedjax_nc.cli.flags import LISTS, read_plugins
-from fedjax_nc.cli.reading import read
+from fedjax_nc.cli.reading import plugin_flag, read
 from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.errors import UserError, command, unknown
 from fedjax_nc.methods import catalogue
@@ -33,18 +33,13 @@ def show(argv: list[str]) -> int:
     read_plugins(argv)
     about = tyro.conf.arg(metavar="KIND", help=f"One of {', '.join(LISTS)}.")
     where = "On which bytes are counted (default: mnist5k)."
-    append = tyro.conf.UseAppendAction[tuple[str, ...]]
     shape = dataclasses.make_dataclass(
         "List",
         [
             ("kind", Annotated[tyro.conf.Positional[str], about], "all"),
             ("bytes", Annotated[bool, tyro.conf.arg(help="Count what a client uploads.")], False),
             ("dataset", Annotated[str, tyro.conf.arg(help=where, help_behavior_hint="")], ""),
-            (
-                "plugin",
-                Annotated[append, tyro.conf.arg(help="File or module with more of them.")],
-                (),
-            ),
+            ("plugin", plugin_flag(), ()),
         ],
         frozen=True,
     )
@@ -117,7 +112,7 @@ def _methods(sizes: dict[str, Any] | None, dataset: str) -> Table:
             family = entry.family
             table.add_section()
             table.add_row(f"[bold]{family}[/]")
-        cells = [f"  {entry.name}", _described(entry, entry.sections.get("Paper", entry.summary))]
+        cells = [f"  {entry.name}", _described(entry, entry.paper)]
         if counted:
             found = sizes.get(entry.name)  # none where no model takes such data
             mark = "*" if found and found.model == "resnet8" else ""

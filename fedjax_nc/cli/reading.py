@@ -5,7 +5,7 @@ import dataclasses
 import difflib
 import io
 from collections.abc import Iterator
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from fedjax_nc.errors import UserError
 
@@ -28,6 +28,14 @@ def read(shape: Any, argv: list[str], prog: str, default: Any = None) -> Any:
     if rest:
         raise unknown_flag(rest[0], list(_names(found)))
     return found
+
+
+def plugin_flag() -> Any:
+    """Returns the type of `--plugin`, which several commands have and which may be repeated."""
+    import tyro
+
+    about = "File or dotted module with methods, models or datasets."
+    return Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(help=about)]
 
 
 def given_names(argv: list[str]) -> frozenset[str]:

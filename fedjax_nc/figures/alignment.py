@@ -19,13 +19,13 @@ from fedjax_nc.figures.canvas import (
 SIDES = ("observed", "unobserved")
 # labels of panels and of the table's rows
 CLASSIFIER = {
-    "cosine": "cosine of feature and class vector",
-    "gap": "alignment gap: cosine after minus before local training",
+    "cosine": "cosine with the class vector",
+    "gap": "alignment gap: change of the cosine",
 }
 FEATURES = {
-    "distance": "distance from the global model's features",
-    "relative": "relative distance: over the length of the global model's features",
-    "angle": "angle to the global model's features, degrees",
+    "distance": "distance of features",
+    "relative": "relative distance of features",
+    "angle": "angle between features, degrees",
 }
 MARKS = [
     Mark("observed classes", {"facecolor": "0.5", "edgecolor": "0.3"}),

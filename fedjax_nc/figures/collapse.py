@@ -16,16 +16,16 @@ from fedjax_nc.figures.canvas import (
 
 # labels of panels and of the table's rows
 MEASURES = {
-    "nc1": "NC1: spread within classes over spread between",
+    "nc1": "NC1: within over between classes",
     "within_share": "share of variance within classes",
-    "nc2": "NC2: distance of class means from a simplex ETF",
-    "nc2_norms": "NC2: relative spread of class means' lengths",
-    "nc2_angles": "NC2: mean error of class means' cosines",
-    "nc3": "NC3: distance of class means from class vectors",
-    "nc4": "NC4: share where head and nearest mean disagree",
-    "nc_error": "NC error: squared error of uncentred cosines",
+    "nc2": "NC2: distance from a simplex ETF",
+    "nc2_norms": "NC2: spread of class means' lengths",
+    "nc2_angles": "NC2: error of class means' cosines",
+    "nc3": "NC3: distance from class vectors",
+    "nc4": "NC4: head and nearest mean disagree",
+    "nc_error": "NC error: error of uncentred cosines",
 }
-CONSISTENCY = "consistency: cosine of clients' class means"
+CONSISTENCY = "consistency of clients' class means"
 SIDES = ("features", "projected")
 
 

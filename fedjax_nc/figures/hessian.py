@@ -24,8 +24,8 @@ MATCHING = {
     "H_D": "H_D",
     "H_N_squared": "H_N, squared norms",
     "H_D_squared": "H_D, squared norms",
-    "H_N_others": "H_N, different clients only",
-    "H_D_others": "H_D, different clients only",
+    "H_N_others": "H_N, different clients",
+    "H_D_others": "H_D, different clients",
 }
 BETTER = {"H_N": "difference of norms, lower is better", "H_D": "cosine, higher is better"}
 

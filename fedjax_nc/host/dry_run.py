@@ -4,7 +4,7 @@ import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -98,7 +98,7 @@ def step_flops(job: Job, phase: Phase) -> int:
     state, pool = axis.take(first_state(job), 0), job.data.pool
     row = _one_batch(job, state)
     broadcast = make_broadcast(task, state, hyper=make_hyper(task, 0), pool=pool)
-    view = make_view(task, broadcast, row)
+    view = make_view(task, broadcast, row=row)
     client = local.Client(pool, row.index, view=view, key=state.key)  # whose pool nobody reads
     groups = tuple(state.weights.params) if phase.train is None else phase.train
 
@@ -123,7 +123,7 @@ class Size(NamedTuple):
     multiply_adds: int  # of one input's forward pass
 
 
-def size_of(model: str, shape: tuple[int, ...], classes: int) -> Size:
+def size_of(model: Any, shape: tuple[int, ...], classes: int) -> Size:
     """Counts a model on plain convolutions; papers call millions of multiply-adds MFLOPs."""
     plain = models.build(model, shape, classes=classes, head=HeadSpec(), conv="native")
     weights = jax.eval_shape(plain.init, jax.random.key(0))
@@ -208,7 +208,9 @@ def step_seconds(job: Job, phase: Phase) -> float:
     @jax.jit
     def step(state, row, pool):
         broadcast = make_broadcast(task, state, hyper=make_hyper(task, 0), pool=pool)
-        client = local.Client(pool, row.index, view=make_view(task, broadcast, row), key=row.key)
+        client = local.Client(
+            pool, row.index, view=make_view(task, broadcast, row=row), key=row.key
+        )
         return local.run_phase(
             task.trainer,
             once,

@@ -60,10 +60,12 @@ def run_seeds(request: Request, reporter: Reporter) -> list[Outcome]:
     places = {cfg.seed: _place(request, cfg) for cfg in request.configs}
     for cfg in request.configs:  # all of them before the first is trained
         if (directory := places[cfg.seed]) is not None:
-            rundir.check(directory, cfg, overwrite=request.overwrite)
+            rundir.check(directory, cfg, overwrite=request.overwrite, plugins=request.plugins)
     found, left = {}, []
     for cfg in request.configs:
-        if (finished := _finished(cfg, places[cfg.seed], request, reporter)) is not None:
+        if (
+            finished := _finished(cfg, places[cfg.seed], request=request, reporter=reporter)
+        ) is not None:
             found[cfg.seed] = finished
         else:
             left.append(cfg)
@@ -125,7 +127,13 @@ def _train(
             groups.setdefault(int(state.round), []).append(i)
         for members in groups.values():
             some, seeds = only(job, members), [begun[i][0] for i in members]
-            done = _to_the_end(some, seeds, [begun[i][1] for i in members], request, reporter)
+            done = _to_the_end(
+                some,
+                seeds,
+                states=[begun[i][1] for i in members],
+                request=request,
+                reporter=reporter,
+            )
             outcomes |= zip(members, done, strict=True)
     return [outcomes[i] for i in range(len(directories))]
 

@@ -35,8 +35,17 @@ def _safe(name: str) -> str:
     return "".join(c if c.isalnum() or c in "._=,@" else "-" for c in name.replace(" ", ""))
 
 
-def check(directory: Path, cfg: config.RunConfig, *, overwrite: bool) -> None:
-    """Refuse a directory that holds anything but this configuration, unless told to overwrite."""
+def check(
+    directory: Path,
+    cfg: config.RunConfig,
+    *,
+    overwrite: bool,
+    plugins: Sequence[dict[str, str]] = (),
+) -> None:
+    """Refuses a directory that holds anything but this run, unless told to overwrite.
+
+    It holds another run if its configuration differs, or if a plugin has changed since.
+    """
     if directory.exists() and not directory.is_dir():
         raise UserError(f"{directory} is a file: choose another --out")
     if overwrite or not directory.exists() or not any(directory.iterdir()):
@@ -46,6 +55,18 @@ def check(directory: Path, cfg: config.RunConfig, *, overwrite: bool) -> None:
             f"{directory} holds a run of another configuration: choose another --out, or "
             f"--overwrite to replace it"
         )
+    try:
+        facts = json.loads((directory / "environment.json").read_text())
+    except (OSError, ValueError):
+        return
+    before = {p.get("path", p.get("module")): p["sha256"] for p in facts.get("plugins", ())}
+    for plugin in plugins:
+        name = plugin.get("path", plugin.get("module"))
+        if before.get(name, plugin["sha256"]) != plugin["sha256"]:
+            raise UserError(
+                f"{directory} holds a run with another version of the plugin {name}: choose "
+                f"another --out, or --overwrite to replace it"
+            )
 
 
 def describe(
@@ -82,10 +103,11 @@ def finished(
         return None
     rows = records.read(directory / "metrics.jsonl")
     due = [row for row in rows if row["round"] % track_every == 0]
-    if any(name not in row for row in due for name in track):
+    absent = [name for name in track if any(name not in row for row in due)]
+    if absent:
         raise UserError(
-            f"{directory} is already finished and holds no such records: --track works while "
-            "training, add --overwrite to train it again"
+            f"--track={','.join(absent)} records while training, and {directory} is already "
+            "finished: add --overwrite to train it again"
         )
     return rows, json.loads((directory / "summary.json").read_text())
 

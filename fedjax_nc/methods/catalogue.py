@@ -72,6 +72,11 @@ def add(entry: Entry) -> Entry:
     return entry
 
 
+def is_kept(entry: Entry) -> bool:
+    """Returns whether an entry is the package's own or a plugin's, whose file is recorded."""
+    return (entry.kind, entry.name) in _built_in() or entry.load is not None
+
+
 def forget(origin: str) -> None:
     """Removes what a file outside the package has added."""
     for key in [key for key, entry in _ADDED.items() if entry.origin == origin]:

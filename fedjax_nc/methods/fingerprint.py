@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_nc.errors import UserError
-from fedjax_nc.methods import registry
+from fedjax_nc.methods import catalogue, registry
 from fedjax_nc.methods.base import Method
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
@@ -43,8 +43,13 @@ def fingerprint(obj: Any) -> str:
 
 
 def is_named(method: Method) -> bool:
-    """Returns whether a method is what its name builds, so that the name alone describes it."""
+    """Returns whether a name alone describes a method: it builds the same, and nobody edits it.
+
+    Methods of a notebook or a script have names too, and change under them.
+    """
     try:
+        if not all(catalogue.is_kept(piece.entry) for piece in catalogue.parse(method.name)):
+            return False
         return fingerprint(registry.build(method.name)) == fingerprint(method)
     except UserError:
         return False

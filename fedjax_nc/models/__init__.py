@@ -42,7 +42,7 @@ def build(
     settings: dict[str, Any] = {"conv": conv} | ({} if norm == catalogue.OWN else {"norm": norm})
     if spec.text:
         settings["words"] = words
-    if survival is not None:
+    if survival is not None and not getattr(spec.module, "survival", ()):  # or it has its own
         if not spec.blocks:
             fit = catalogue.fitting(shape)
             residual = ", ".join(m for m in fit if catalogue.MODELS[m].blocks)

@@ -21,7 +21,7 @@ def compute(run: Subject) -> Results:
 
 
 ROWS: Rows = {
-    f"{name}, {side} classes": lambda r, s=side, k=key: show(*mean_and_error(r[s][k]))
+    f"{name}, {side}": lambda r, s=side, k=key: show(*mean_and_error(r[s][k]))
     for key, name in (figures.CLASSIFIER | figures.FEATURES).items()
     for side in figures.SIDES
 }

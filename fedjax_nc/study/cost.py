@@ -16,7 +16,7 @@ def compute(run: Subject) -> Results:
     curve = [(r["round"], r["global_accuracy"]) for r in run.rows if "global_accuracy" in r]
     results = {
         "parameters": tree.num_elements(run.state.weights.params),
-        "mflops": run.forward_flops / 1e6,
+        "mflops": run.multiply_adds / 1e6,
         "bytes_up": up,
         "bytes_down": down,
         "participants": job.config.federation.participants,

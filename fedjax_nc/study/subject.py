@@ -94,11 +94,11 @@ class Subject:
         return "head" not in self.method.personal
 
     @property
-    def forward_flops(self) -> int:
+    def multiply_adds(self) -> int:
         """Multiply-adds of one example's forward pass."""
-        data = self.job.data
-        shape, classes = data.pool.x.shape[1:], data.class_counts.shape[-1]
-        return dry_run.size_of(self.job.config.model, shape, classes=classes).multiply_adds
+        job, spec = self.job, self.job.spec
+        model = job.config.model if job.given.model is None else job.given.model
+        return dry_run.size_of(model, spec.shape, classes=spec.classes).multiply_adds
 
     @property
     def round_flops(self) -> float:

@@ -94,7 +94,7 @@ def train_client(
         optimiser's state where clients keep it.
       watch: looked at after each phase and each cycle; its values are stacked in `Trained.seen`.
     """
-    view = make_view(task, broadcast, row)
+    view = make_view(task, broadcast, row=row)
     opts = row.state.get("optimizer") if phases in (None, task.method.phases) else None
     trained = local.run_phases(
         task.trainer,

@@ -19,7 +19,7 @@ ClientFn = Callable[[Any, Any], tuple[Any, Any]]  # (broadcast, row) -> (row out
 
 
 class Executor(NamedTuple):
-    """A way to run clients."""
+    """How clients are run: one loop with five settings."""
 
     name: str
     devices: int = 1
@@ -28,12 +28,12 @@ class Executor(NamedTuple):
 
     @property
     def jit(self) -> bool:
-        """Whether the round around it is compiled."""
+        """Whether the program around it is compiled."""
         return self.name != "debug"
 
     @property
     def lanes(self) -> int:
-        """How many rows keep it busy (`vmap` is content with one)."""
+        """How many rows keep all devices busy at once."""
         return self.devices * max(self.chunk, 1)
 
     @property
@@ -42,7 +42,7 @@ class Executor(NamedTuple):
         return self.mesh and NamedSharding(self.mesh, PartitionSpec())
 
     def place(self, arrays: Any) -> Any:
-        """The arrays on every device that will read them, once.
+        """Puts arrays on every device that will read them.
 
         A state or a dataset on one device would be copied to the others in each call, and the
         round be compiled again for the second one, whose state comes back on all of them.
@@ -50,7 +50,7 @@ class Executor(NamedTuple):
         return arrays if self.mesh is None else jax.device_put(arrays, self.everywhere)
 
     def run(self, fn: ClientFn, broadcast: Any, rows: Any, steps: jax.Array) -> tuple[Any, Any]:
-        """What the function gives for every row, and the sum of the uploads.
+        """Runs a client function for every row; returns its outputs and the sum of the uploads.
 
         `steps` says how much work each row is, in any unit.
         """
@@ -96,7 +96,7 @@ class Executor(NamedTuple):
 
 
 def make_executor(name: str, *, devices: int = 0, chunk: int = 4) -> Executor:
-    """The executor by name; `auto` asks the backend.
+    """Makes the executor of a name; `auto` asks the backend.
 
     On a CPU, clients one by one on each of several host devices; on an accelerator, chunks (by
     design, not measured here). `devices` 0 means all there are.
@@ -116,9 +116,10 @@ def make_executor(name: str, *, devices: int = 0, chunk: int = 4) -> Executor:
 
 
 def deal(steps: jax.Array, devices: int, slots: int) -> tuple[jax.Array, jax.Array]:
-    """Each in turn to the least loaded device that has a free slot: balanced if largest first.
+    """Deals work in turn to the least loaded device that has a free slot.
 
-    The slot each one gets, device after device, and how many each device has.
+    It is balanced if the largest come first. Returns the slot of each piece of work, device after
+    device, and how many each device has.
     """
 
     def one(carry, mine):
@@ -135,7 +136,7 @@ def deal(steps: jax.Array, devices: int, slots: int) -> tuple[jax.Array, jax.Arr
 def _run(
     executor: Executor, fn: ClientFn, broadcast, rows, steps, seed: jax.Array, seeds: int
 ) -> tuple[Any, Any]:
-    """All rows, and sums for each seed of the uploads of its rows."""
+    """Runs all rows; returns their outputs, and for each seed the sum of its rows' uploads."""
     count, devices = len(steps), executor.devices
     chunk = executor.chunk or count
     chunks = -(-count // chunk)
@@ -196,7 +197,7 @@ def _sums(uploads: Any, seed: jax.Array, seeds: int) -> Any:
 
 
 def _in_python(fn: ClientFn, broadcast: Any, rows: Any) -> tuple[Any, Any]:
-    """A Python loop without jit; an exception says which client raised it."""
+    """Runs rows in a Python loop without jit; an exception says which client raised it."""
     outs, uploads = [], []
     with jax.disable_jit():
         for i in range(len(jax.tree.leaves(rows)[0])):

@@ -45,7 +45,7 @@ class Client(NamedTuple):
 
 
 def direction(local: config.Local) -> optax.GradientTransformation:
-    """The optimiser without its learning rate, which is a traced input of the round."""
+    """Returns the optimiser without its learning rate, which is a traced input of the round."""
     steps = [optax.clip_by_global_norm(local.clip)] if local.clip else []
     if local.weight_decay:
         steps.append(optax.add_decayed_weights(local.weight_decay))  # before momentum: PyTorch's
@@ -59,7 +59,7 @@ def direction(local: config.Local) -> optax.GradientTransformation:
 def of_phase(
     local: config.Local, phase: Phase, lr: Any, view: View | None = None
 ) -> tuple[optax.GradientTransformation, Any]:
-    """The phase's optimiser, its own or the configuration's, and its learning rate."""
+    """Returns a phase's optimiser, its own or the configuration's, and its learning rate."""
     own = phase.optimizer
     if own is None:
         return direction(local), lr
@@ -78,10 +78,11 @@ def of_phase(
 
 
 def loop_counts(phase: Phase, local: config.Local, size: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """How often the data is shuffled, and steps after each shuffle.
+    """Returns how often the data is shuffled, and how many steps follow each shuffle.
 
-    Fixed steps shuffle before each. The one-sample last batch of an epoch is kept unless
-    `drop_last`; a client smaller than a batch always keeps its only one; an empty one has none.
+    A fixed number of steps shuffles before each. The one-sample last batch of an epoch is kept
+    unless `drop_last`; a client smaller than a batch always keeps its only one; an empty one has
+    none.
     """
     fixed = phase.steps or (local.steps if phase.epochs is None else 0)
     if fixed:
@@ -95,12 +96,12 @@ def loop_counts(phase: Phase, local: config.Local, size: jax.Array) -> tuple[jax
 
 
 def seen_in_epoch(phase: Phase, size: jax.Array) -> jax.Array:
-    """How many of a client's examples an epoch visits."""
+    """Returns how many of a client's examples an epoch visits."""
     return size if phase.share == 1 else jnp.ceil(phase.share * size).astype(size.dtype)
 
 
 def make_objective(trainer: Trainer, phase: Phase, term_weights, client: Client, start: Weights):
-    """The local objective, a function of (trainable groups, statistics, batch, key)."""
+    """Makes the local objective, a function of (trainable groups, statistics, batch, key)."""
     view, trains_body = client.view, phase.train is None or "body" in phase.train
 
     def objective(trainable, stats, batch, key, wanted=lambda name: True):
@@ -137,7 +138,7 @@ def make_objective(trainer: Trainer, phase: Phase, term_weights, client: Client,
 def run_phase(
     trainer: Trainer, phase: Phase, term_weights, lr, client: Client, start: Weights, opt, key
 ) -> tuple[Weights, Any, dict[str, jax.Array]]:
-    """Train one phase; returns the weights, the optimiser's state and sums of every term."""
+    """Trains one phase; returns the weights, the optimiser's state and sums of every term."""
     local, size = trainer.local, client.view.info.size
     groups = tuple(start.params) if phase.train is None else phase.train
     tx, lr = of_phase(local, phase, lr=lr, view=client.view)
@@ -180,7 +181,7 @@ def run_phase(
 
 
 class Trained(NamedTuple):
-    """What local training leaves."""
+    """What local training leaves behind."""
 
     weights: Weights
     slots: dict[str, Weights]  # models of phases with a slot
@@ -197,7 +198,7 @@ def run_phases(
     opts=None,
     watch: Callable[[Weights], Any] = lambda weights: {},
 ) -> Trained:
-    """Train phases one after another from what the client received."""
+    """Trains phases one after another, from what the client received."""
     weights, slots, sums, new_opts, seen = client.view.received, {}, {}, [], []
     turns: dict[str | None, int] = {}  # models that are trained side by side see the same batches
     for n, phase in enumerate(phases):
@@ -237,6 +238,8 @@ def run_phases(
 
 
 def _repeat(trainer, repeat, lr, client, weights, key, watch):
+    """Alternates phases as a loop, and stacks what `watch` sees after each cycle."""
+
     def cycle(weights, i):
         for n, phase in enumerate(repeat.phases):
             phase_key = jax.random.fold_in(jax.random.fold_in(key, i), n)
@@ -265,10 +268,17 @@ def sum_over(
     key: jax.Array | None = None,
     start: Any = None,
 ) -> Any:
-    """Sum of fn(outputs, batch) over a row of examples, as many batches as it needs.
+    """Sums fn(outputs, batch) over a row of examples, the network in evaluation mode.
 
-    In evaluation mode; with a key the batches are augmented as in training. `start` is the sum of
-    what came before.
+    Args:
+      trainer: the network and how batches are made.
+      batch_size: examples of a step; the row takes as many steps as it needs.
+      weights: of the network.
+      pool: where the examples are.
+      row: which examples they are.
+      fn: what is summed.
+      key: if given, batches are augmented as in training.
+      start: the sum of what came before.
     """
     index = jnp.pad(row.index, (0, -row.index.shape[0] % batch_size))
 
@@ -286,18 +296,18 @@ def sum_over(
 
 
 def _nothing(context: Context) -> jax.Array:
-    """The value of a term that is not wanted."""
+    """Returns zero in place of a term that is not wanted."""
     del context
     return jnp.zeros(())
 
 
 def default_weights(phase: Phase) -> tuple[jax.Array, ...]:
-    """The term weights as written, ready to be traced."""
+    """Returns the term weights as written, ready to be traced."""
     return tuple(jnp.asarray(t.weight, jnp.result_type(float)) for t in phase.terms)
 
 
 def shuffled(key: jax.Array, index: jax.Array, size: jax.Array, batch_size: int) -> jax.Array:
-    """The client's examples in random order, real ones first, long enough for a last batch."""
+    """Returns a client's examples in random order, real ones first, padded to whole batches."""
     slots = jnp.arange(index.shape[0])
     draw = jnp.where(slots < size, jax.random.uniform(key, index.shape, jnp.float32), 2.0)
     order = index[jnp.argsort(draw)]

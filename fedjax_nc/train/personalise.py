@@ -50,7 +50,7 @@ def make_personalise(
                 predict=lambda out: task.method.predict(out, weights, view),
             )
 
-        return train_client(task, broadcast, row, phases=phases, watch=test)[1].seen, {}
+        return train_client(task, broadcast, row=row, phases=phases, watch=test)[1].seen, {}
 
     def of_seed(
         state: State, ids: jax.Array, client_state: Any, hyper: Hyper, data: FederatedData

@@ -73,7 +73,7 @@ def make_client(task: Task) -> Callable[[Broadcast, Row], tuple[Any, Any]]:
     method, trainer, federation = task
 
     def client(broadcast: Broadcast, row: Row) -> tuple[Any, Any]:
-        view, trained = train_client(task, broadcast, row)
+        view, trained = train_client(task, broadcast, row=row)
 
         def over_data(fn, augment=False):
             key = jax.random.fold_in(row.key, keys.OVER_DATA)
@@ -118,9 +118,9 @@ def make_client(task: Task) -> Callable[[Broadcast, Row], tuple[Any, Any]]:
         }
         upload |= {p.name: p.collect(finished) for p in method.parts if p.collect}
         old = tree.pick(dict(row.state), tuple(new))
-        client_state = {**row.state, **tree.select(active, new, old)}
+        client_state = {**row.state, **tree.select(active, new, b=old)}
         upload = tree.pack(upload)
-        upload = tree.select(active, upload, tree.zeros_like(upload))
+        upload = tree.select(active, upload, b=tree.zeros_like(upload))
         return {"state": client_state, "finite": tree.all_finite(upload)}, upload
 
     return client

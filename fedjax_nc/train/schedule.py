@@ -11,7 +11,7 @@ from fedjax_nc.types import Hyper
 
 
 def learning_rate(settings: config.Local, round_number: int) -> float:
-    """The learning rate of a round, counted from 0."""
+    """Returns the learning rate of a round, counted from 0."""
     if settings.schedule == "exponential":
         return settings.lr * settings.decay**round_number
     if settings.schedule == "step":
@@ -27,13 +27,13 @@ def make_hyper(task: local.Task, round_number: int) -> Hyper:
 
 
 def participants(key: jax.Array, round_number: Any, federation: config.Federation) -> jax.Array:
-    """Who takes part in a round: a function of the run's key and the round alone."""
+    """Draws who takes part in a round, from the run's key and the round's number alone."""
     key = jax.random.fold_in(key, round_number)
     return sample_clients(key, federation.clients, participants=federation.participants)
 
 
 def sample_clients(key: jax.Array, clients: int, participants: int) -> jax.Array:
-    """Participants drawn without replacement; all of them in order when everybody takes part."""
+    """Draws participants without replacement; if everybody takes part, all of them in order."""
     if participants == clients:
         return jax.numpy.arange(clients)
     return jax.random.permutation(key, clients)[:participants]
