@@ -142,6 +142,22 @@ def test_pages_use_public_names(page):
     assert len(names) > 5 and names <= set(fedjax_nc.PUBLIC)
 
 
+def test_type_checkers_see_the_public_names():
+    """What is imported for type checkers alone is what is public, from the same places."""
+    (block,) = (n for n in parsed(ROOT / "fedjax_nc/__init__.py").body if isinstance(n, ast.If))
+    seen = {}
+    for node in block.body:
+        for alias in node.names:
+            seen[alias.asname or alias.name] = (
+                f"{node.module}.{alias.name}",
+                node.module,
+                alias.name,
+            )
+    assert seen.keys() == fedjax_nc.PUBLIC.keys()
+    for name, (module, parent, attribute) in seen.items():
+        assert fedjax_nc.PUBLIC[name] in (module, f"{parent}:{attribute}"), name
+
+
 def test_walk_passes_what_exists():
     """Every path of the walk exists, and the names in parentheses behind it are defined there."""
     text = " ".join((ROOT / "docs/architecture.md").read_text().split())
@@ -181,7 +197,8 @@ def test_python_guide_runs(tmp_path, monkeypatch):
     first = seen[0]
     assert first.curves["global_accuracy"].shape == (2, 4) and first.config.local.lr == 0.05
     assert "collapse" in guide.numbers and str(guide.report).startswith("fedconfident")
-    assert guide.again.directory.is_dir() and [p.name for p in tmp_path.iterdir()] == ["runs"]
+    assert guide.again.directory.is_dir() and guide.last.shape == (2,)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fedprox.pdf", "runs"]
     assert guide.method.name == "fedavg | fd(beta=0.5)"
     assert all(len(r.config.dataset) == len("arrays@12345678") for r in seen[5:7])
     catalogue.forget("python_guide")
