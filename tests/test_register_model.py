@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import CLASSES
 
 from fedjax_nc import models
 from fedjax_nc.cli import console
@@ -18,7 +17,7 @@ from fedjax_nc.models.norm import Norm
 from fedjax_nc.models.resnet import ResNet
 from fedjax_nc.types import HeadSpec
 
-SHAPE = (6, 6, 2)
+SHAPE, CLASSES = (6, 6, 2), 4
 REAL, PADDED = 5, 8
 
 
