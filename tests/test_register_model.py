@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedjax_nc import models
-from fedjax_nc.cli import console
+from fedjax_nc.cli import listing
 from fedjax_nc.errors import UserError
 from fedjax_nc.models import bodies, catalogue, own
 from fedjax_nc.models.norm import Norm
@@ -153,7 +153,7 @@ def test_names_are_taken_once(registered):
     catalogue.register_model("mine", module=Net(), summary="again")  # a cell that is run twice
     assert registered["mine"].summary == "again"
     with pytest.raises(
-        UserError, match=r"'mine' is already registered by .*test_own_model\.py: ch"
+        UserError, match=r"'mine' is already registered by .*test_register_model\.py: ch"
     ):
         catalogue.register_model("mine", module=Net(), source="another.py")
     with pytest.raises(UserError, match="'resnet8' is already registered by the package: choose"):
@@ -182,12 +182,12 @@ def test_registered_with_norm_and_survival(registered):
 
 def test_listed_without_a_size(registered, monkeypatch, capsys):
     catalogue.register_model("mine", module=Net(), summary="a small network")
-    monkeypatch.setattr(console, "MODELS", registered)
-    console.Console(width=120).print(console._models())
+    monkeypatch.setattr(listing, "MODELS", registered)
+    listing.Console(width=120).print(listing._models())
     line = next(x for x in capsys.readouterr().out.splitlines() if "│ mine " in x)
     assert [cell.strip() for cell in line.split("│")[1:-1]] == [
         "mine",
-        "a small network; own, 1, -",
+        "a small network; norm own; from 1x1 pixels",
         "-",
         "-",
     ]

@@ -150,9 +150,12 @@ def _models() -> Table:
     table.columns[0].no_wrap = True
     for spec in MODELS.values():
         takes = "takes text" if spec.text else f"from {spec.min_size}x{spec.min_size} pixels"
-        counted = spec.counted if spec.counted.startswith("by ") else f"as in {spec.counted}"
-        text = f"{spec.summary}; norm {spec.norm}; {takes}; size {counted}"
-        size = (f"{spec.parameters / 1e6:.2f}", f"{spec.mflops:.1f}") if spec.parameters else ()
+        text = f"{spec.summary}; norm {spec.norm}; {takes}"
+        size = ("-", "-")  # of a network from outside
+        if spec.parameters:
+            counted = spec.counted if spec.counted.startswith("by ") else f"as in {spec.counted}"
+            text += f"; size {counted}"
+            size = (f"{spec.parameters / 1e6:.2f}", f"{spec.mflops:.1f}")
         table.add_row(spec.name, text, *size)
     return table
 
