@@ -200,7 +200,7 @@ def test_python_guide_runs(tmp_path, monkeypatch):
     assert guide.again.directory.is_dir() and guide.last.shape == (2,)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fedprox.pdf", "runs"]
     assert guide.method.name == "fedavg | fd(beta=0.5)"
-    assert all(len(r.config.dataset) == len("arrays@12345678") for r in seen[5:7])
+    assert all(len(r.config.dataset) == len("arrays@12345678") for r in seen[6:8])
     catalogue.forget("python_guide")
 
 

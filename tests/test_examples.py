@@ -177,7 +177,8 @@ def test_wheel_has_everything(tmp_path):
 
     where = said(python, "-c", "import fedjax_nc as f; print(f.__file__, f.__version__)").split()
     assert Path(where[0]).is_relative_to(packages) and where[1] in wheel.name
-    assert (packages / "fedjax_nc/py.typed").is_file()
+    for file in ("py.typed", "data/mnist5k.npz", "data/mnist5k.npz.license"):
+        assert (packages / "fedjax_nc" / file).is_file(), file
     assert {"fedetf", "mnist5k", "resnet20"} <= set(said(command, "list").split())
     assert "fedetf on mnist5k" in said(command, "run", "--method=fedetf", "--rounds=2")
     assert list(work.glob("runs/mnist5k-classes2/fedetf/*/seed0/summary.json"))

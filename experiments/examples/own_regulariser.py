@@ -5,7 +5,7 @@ beta L + (1 - beta) (1 - cos(h, h_global)). FedDr+'s distillation asks for the s
 one leaves their length free.
 
 As a script it trains FedAvg without and with the regulariser, then has it checked like the
-package's own (two minutes). The command takes the same file:
+package's own (a minute). The command takes the same file:
 
 fedjax-nc run --plugin experiments/examples/own_regulariser.py --method="fedavg | angle(beta=0.9)"
 """
