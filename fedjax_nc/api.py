@@ -163,7 +163,7 @@ def _resolved(
     rounds: int | None = None,
     hp: Mapping[str, Any] | None = None,
     plugin: str | Sequence[str] = (),
-    **groups: Mapping[str, Any] | None,
+    **groups: Any,
 ) -> tuple[config.RunConfig, Given]:
     """Starts jax and returns the configuration, checked, with what was brought along."""
     for name in groups:
