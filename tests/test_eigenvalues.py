@@ -122,7 +122,7 @@ def test_matching():
     close(curvature.matching(two, pairs_with_self=False), (9.0, 0.8), rtol=1e-6)
     close(curvature.matching(two), (4.5, 0.9), rtol=1e-6)
     squared = curvature.matching(two, squared=True, pairs_with_self=False)
-    same(squared, (441.0, 0.08), rtol=1e-6)
-    same(curvature.matching(two, squared=True), (220.5, (1 / 25 + 1 / 4 + 0.16) / 4), rtol=1e-6)
+    close(squared, (441.0, 0.08), rtol=1e-6)
+    close(curvature.matching(two, squared=True), (220.5, (1 / 25 + 1 / 4 + 0.16) / 4), rtol=1e-6)
     with pytest.raises(AssertionError):
         curvature.matching(two[:1], pairs_with_self=False)

@@ -146,7 +146,7 @@ def test_a_class_nobody_has_keeps_its_prototype(x64, tiny):
 def test_local_shares_nothing(x64, tiny):
     t = tiny("local")
     start, (state, _) = t.state(), t.run(2)
-    same(state.weights, start.weights, rtol=0, atol=0)
+    same(state.weights, start.weights, rtol=0.0, atol=0.0)
     alone, _ = only(tiny("fedavg"), LARGEST).run(1)
     mine, _ = only(t, LARGEST).run(1)
     personal = jax.tree.map(lambda x: x[0], mine.clients["personal"])
