@@ -66,7 +66,7 @@ def test_ratios_are_to_fedavg_in_the_same_turn(monkeypatch):
 
         return seconds, seconds, 10.0 if method == "fedavg" else 15.0
 
-    monkeypatch.setattr(method_cost, "make_job", lambda method, *_: method)
+    monkeypatch.setattr(method_cost, "make_job", lambda method, *_, **size: method)
     monkeypatch.setattr(method_cost, "compiled", compiled)
     flags = argparse.Namespace(model="mlp", methods=["moon"], batch_size=4, batches=2, repeats=4)
     (row,) = method_cost.measure(flags)
