@@ -32,7 +32,7 @@ PEERS = {
     "torch": Peer("plain_torch.py", ("torch",)),
     "pfl": Peer("run_pfl.py", ("torch", "pfl")),
     "flower": Peer("run_flower.py", ("torch", "flwr", "ray")),
-    "fedjax": Peer("run_fedjax.py", ("fedjax", "haiku"), ("fedavg_cnn", "resnet20_b")),
+    "fedjax": Peer("run_fedjax.py", ("fedjax", "haiku"), models=("fedavg_cnn", "resnet20_b")),
 }
 
 
@@ -102,7 +102,7 @@ def ours(workload: Workload, rounds: int, family: str = "ours") -> Contestant:
     """The project itself."""
     options = json.dumps({"rounds": WARM_UP + rounds})
     command = [sys.executable, str(HERE / "ours.py"), encode(workload), options]
-    return Contestant(family, command, workload)
+    return Contestant(family, command, workload=workload)
 
 
 def peers(name: str, workload: Workload, rounds: int, python: str) -> list[Contestant]:
@@ -129,7 +129,7 @@ def peers(name: str, workload: Workload, rounds: int, python: str) -> list[Conte
     script = str(HERE / "peers" / peer.script)
     return [
         Contestant(family, [python, script, encode(workload),
-                            json.dumps(options | {"rounds": WARM_UP + rounds})], workload)
+                            json.dumps(options | {"rounds": WARM_UP + rounds})], workload=workload)
         for family, options in variants
     ]  # fmt: skip
 

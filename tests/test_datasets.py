@@ -107,7 +107,7 @@ def test_packing_takes_the_first_of_each_class():
 
 
 def test_mnist5k_is_made_of_official_files_only(tmp_path, capfd):
-    for name in sources.LAYOUTS["mnist"]["idx"]:
+    for name in release_of("mnist").kinds["idx"]:
         (tmp_path / name).write_bytes(bytes(20))
     before = mnist5k.FILE.read_bytes()
     assert mnist5k.main([str(tmp_path)]) == 2

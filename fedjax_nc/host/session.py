@@ -64,7 +64,10 @@ def run_seeds(request: Request, reporter: Reporter) -> list[Outcome]:
     found = {}
     together = request.seeds_parallel
     for group in [request.configs] if together else [(cfg,) for cfg in request.configs]:
-        done = {cfg.seed: _finished(cfg, places[cfg.seed], request, reporter) for cfg in group}
+        done = {
+            cfg.seed: _finished(cfg, places[cfg.seed], request=request, reporter=reporter)
+            for cfg in group
+        }
         left = [cfg for cfg in group if done[cfg.seed] is None]
         found |= {seed: outcome for seed, outcome in done.items() if outcome is not None}
         if not left:

@@ -28,8 +28,8 @@ def is_tested(trial: Trial) -> str:
     evaluate = make_evaluate(trial.tiny.task, trial.scan, batch_size=BATCH)
     weights = trial.method.tested(state.weights, dict(state.shared))
     scores = take(evaluate(lead(weights), on_device(data).tests()), 0)
-    _assert_scored(scores["global"], data.test.size, "of the global model")
-    _assert_scored(scores["clients"], data.client_test.size, "of the global model")
+    _assert_scored(scores["global"], data.test.size, whose="of the global model")
+    _assert_scored(scores["clients"], data.client_test.size, whose="of the global model")
     right, count = (int(np.sum(x)) for x in (scores["global"].correct, scores["global"].count))
     return f"{right} of {count} right"
 
@@ -111,7 +111,7 @@ def _personal(trial: Trial, phases: tuple[Phase | Repeat, ...], *, hyper: Hyper)
     train = make_personalise(trial.tiny.task, trial.scan, batch_size=BATCH, phases=phases)
     score = take(train(state, jnp.arange(len(SIZES)), dict(state.clients), hyper, data), 0)
     last = take(score, -1)
-    _assert_scored(last, data.client_test.size, "of a personal model")
+    _assert_scored(last, data.client_test.size, whose="of a personal model")
     return f"{int(np.sum(last.correct))} of {int(np.sum(last.count))} right"
 
 

@@ -48,7 +48,7 @@ def identical(found: Any, expected: Any, when: str = "") -> None:
       expected: another.
       when: what the message says before the leaf and the difference.
     """
-    same(found, expected, when, rtol=0.0, atol=0.0)
+    same(found, expected, when=when, rtol=0.0, atol=0.0)
 
 
 def same(
@@ -64,7 +64,7 @@ def same(
       atol: allowed difference besides.
     """
     found, expected = plain(found), plain(expected)
-    like(found, expected, when)
+    like(found, expected, when=when)
     bad, largest = [], 0.0
     for (path, x), y in zip(_leaves(found), jax.tree.leaves(expected), strict=True):
         close = np.isclose(x, y, rtol=rtol, atol=atol, equal_nan=True)

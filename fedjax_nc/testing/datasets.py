@@ -96,7 +96,7 @@ def matches_its_record(dataset: Dataset) -> str:
 def reads_the_same_again(dataset: Dataset) -> str:
     """Read twice, it is the same, in the same order."""
     again = dataset.read()[1]
-    identical(_some(again), _some(dataset.arrays), "read again")
+    identical(_some(again), _some(dataset.arrays), when="read again")
     return "in the same order"
 
 

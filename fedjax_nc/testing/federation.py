@@ -141,4 +141,4 @@ def make_batch(pool: Pool, indices: Any, mask: Any, key: Any) -> Batch:
     del key
     x = pool.x[indices]
     words = x.ndim == 2 and jnp.issubdtype(x.dtype, jnp.integer)
-    return Batch(x if words else x / 255.0 - 0.5, pool.y[indices], mask)
+    return Batch(x if words else x / 255.0 - 0.5, pool.y[indices], mask=mask)

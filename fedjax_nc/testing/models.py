@@ -123,7 +123,9 @@ def reads_no_padding(net: Network) -> str:
     x = net.inputs(PADDED)
     other = net.inputs(PADDED, seed=1) if net.spec.text else jnp.full_like(x, 100.0)
     steps = [net.compiled(net.weights, jnp.where(_rows(x) < REAL, x, f), REAL) for f in (x, other)]
-    gap = same(steps[1], steps[0], "with other values in the rows that fill up a batch", **CLOSE)
+    gap = same(
+        steps[1], steps[0], when="with other values in the rows that fill up a batch", **CLOSE
+    )
     return f"at most {gap:.0e} apart, whatever it holds"
 
 
@@ -135,7 +137,7 @@ def counts_no_padding(net: Network) -> str:
         raise Absent("it draws random numbers for every row of a batch")
     alone, padded = (net.compiled(net.weights, rows, REAL) for rows in (x[:REAL], x))
     when = f"with {REAL} rows filled up to {PADDED}"
-    return f"at most {same(padded, alone, when, **CLOSE):.0e} apart"
+    return f"at most {same(padded, alone, when=when, **CLOSE):.0e} apart"
 
 
 def tests_row_by_row(net: Network) -> str:
@@ -145,8 +147,8 @@ def tests_row_by_row(net: Network) -> str:
     for mask in (None, jnp.arange(PADDED) < REAL):
         out, stats = apply(net.weights, x, train=False, mask=mask)
         real = jax.tree.map(lambda o: o[:REAL], out)
-        same(real, alone, "in tests with other rows in the batch", **CLOSE)
-        identical(stats, net.weights.stats, "in tests, the statistics")
+        same(real, alone, when="in tests with other rows in the batch", **CLOSE)
+        identical(stats, net.weights.stats, when="in tests, the statistics")
     return "the same in any batch, without a key"
 
 
@@ -175,7 +177,7 @@ def stays_finite(net: Network) -> str:
 def repeats(net: Network) -> str:
     """Bit for bit with the same key."""
     arguments = net.weights, net.inputs(PADDED), REAL
-    identical(net.compiled(*arguments), net.compiled(*arguments), "run again")
+    identical(net.compiled(*arguments), net.compiled(*arguments), when="run again")
     one, other = (jax.make_jaxpr(lambda *a: net.step(*a))(*arguments) for _ in range(2))
     difference = programs.first_difference(one, other)
     assert not difference, f"traced again, it is another program: {difference}"

@@ -51,7 +51,7 @@ def trains(trial: Trial) -> str:
     """What is trained moves, what is not stays, and shapes are kept."""
     (_, first, _), (state, last, _) = trial.rounds
     start, method = trial.start, trial.method
-    like(state, start, "after two rounds")
+    like(state, start, when="after two rounds")
     assert state.round == 2, f"after two rounds, the state says {state.round}"
     sent = upload_of(method, trial.initial.weights)
     if jax.tree.leaves(sent.stats):
@@ -71,7 +71,7 @@ def trains(trial: Trial) -> str:
 
 def repeats(trial: Trial) -> str:
     """Bit for bit, run again and traced again; another seed gives other numbers."""
-    identical(trial.run(2)[0], trial.rounds[1].state, "run again")
+    identical(trial.run(2)[0], trial.rounds[1].state, when="run again")
     other, _ = trial.run(state=trial.tiny.state(seed=1))
     assert compare.differ(other.weights, trial.rounds[0].state.weights), "seeds make no difference"
     tasks = trial.tiny.task, trial.counted(trial.tiny.task)  # which are not taken for the same
@@ -91,9 +91,9 @@ def resumes(trial: Trial) -> str:
         checkpoint.save([manager], lead(state))
         restored, warnings = checkpoint.restore(manager, trial.initial)
     assert restored is not None and not warnings, "; ".join(warnings)
-    identical(restored, state, "read from a checkpoint")
+    identical(restored, state, when="read from a checkpoint")
     expected, _ = trial.run(state=state)
-    identical(trial.run(state=restored)[0], expected, "resumed after round two")
+    identical(trial.run(state=restored)[0], expected, when="resumed after round two")
     return "after round two, bit for bit"
 
 
@@ -119,8 +119,8 @@ def reads_no_padding(trial: Trial) -> str:
     """Rows that fill up a batch may hold anything."""
     state, metrics = trial.run(data=trial.dirty)
     when = "with other values in the rows that fill up batches"
-    identical(state, trial.rounds[0].state, when)
-    identical(metrics.sums, trial.rounds[0].metrics.sums, when)
+    identical(state, trial.rounds[0].state, when=when)
+    identical(metrics.sums, trial.rounds[0].metrics.sums, when=when)
     return "bit for bit, whatever it holds"
 
 
@@ -132,18 +132,20 @@ def counts_no_padding(trial: Trial) -> str:
         raise Absent("it draws random numbers for every row of a batch")
     found, expected = (trial.uploads(size)(*arguments) for size in (MORE, WHOLE))
     when = f"with batches filled up to {MORE} rows instead of {WHOLE}"
-    return f"at most {same(found, expected, when):.0e} apart"
+    return f"at most {same(found, expected, when=when):.0e} apart"
 
 
 def uploads_are_sums(trial: Trial) -> str:
     """Neither the order of clients matters nor who else takes part."""
     total, order = trial.uploads(WHOLE), jnp.arange(len(SIZES))
     expected = total(trial.initial, trial.tiny.data, order)
-    gap = same(total(trial.initial, trial.tiny.data, -order), expected, "in reverse order")
+    gap = same(total(trial.initial, trial.tiny.data, -order), expected, when="in reverse order")
     halves = [
         total(trial.initial, trial.only(*half), order) for half in (EVERYBODY[:3], EVERYBODY[3:])
     ]
-    gap = max(gap, same(tree.add(*halves), expected, "as the sum of two halves of the clients"))
+    gap = max(
+        gap, same(tree.add(*halves), expected, when="as the sum of two halves of the clients")
+    )
     return f"at most {gap:.0e} apart"
 
 
@@ -153,10 +155,10 @@ def needs_data(trial: Trial) -> str:
     assert EMPTY in ids, "the client without data never takes part"
     state, when = trial.rounds[1].state, "of a client without data"
     kept = [tree.take(plain(s).clients, EMPTY) for s in (state, trial.initial)]
-    identical(kept[0], kept[1], when)
+    identical(kept[0], kept[1], when=when)
     state, metrics = trial.run(state=trial.rounds[1].state, data=trial.only())
     before = plain(trial.rounds[1].state)
-    identical(plain(state)[2:], before[2:], "after a round in which nobody has data")
+    identical(plain(state)[2:], before[2:], when="after a round in which nobody has data")
     _assert_finite(trial, state, metrics=metrics, when="where nobody has data")
     return "nothing changes"
 
@@ -168,7 +170,7 @@ def learns_from_one_example(trial: Trial) -> str:
     _assert_finite(trial, state, metrics=metrics, when=when)
     others = np.array([client for client in EVERYBODY if client != SINGLE])
     kept = [tree.take(plain(s).clients, others) for s in (state, trial.initial)]
-    identical(kept[0], kept[1], f"{when}, of the others")
+    identical(kept[0], kept[1], when=f"{when}, of the others")
     return "finite, and nobody else changes"
 
 
@@ -184,8 +186,8 @@ def executor_agrees(trial: Trial, name: str) -> str:
     for expected in seen:
         state, metrics = round_fn(state, trial.tiny.hyper, data)
         traced.append(trial.traced)
-        gap = max(gap, same(state, expected.state, when))
-        gap = max(gap, same(metrics.sums, expected.metrics.sums, f"{when}, of the metrics"))
+        gap = max(gap, same(state, expected.state, when=when))
+        gap = max(gap, same(metrics.sums, expected.metrics.sums, when=f"{when}, of the metrics"))
     assert traced[0] == traced[-1], f"{when}, the second round is traced again"
     return f"at most {gap:.0e} apart"
 
