@@ -70,9 +70,9 @@ class Vectors(nn.Module):
 def test_trains_two_rounds(name, monkeypatch):
     from_body, bodies = base.from_body, []
 
-    def from_vectors(body, *args):
+    def from_vectors(body, *args, **options):
         bodies.append(body)
-        return from_body(Vectors(body), *args)
+        return from_body(Vectors(body), *args, **options)
 
     monkeypatch.setattr(base, "from_body", from_vectors)
     dataset = "digits" if MODELS[name].takes((8, 8, 1)) else "mnist5k"
