@@ -5,8 +5,8 @@ PYTHON ?= python3
 READY := $(VENV)/.fedjax_nc-ready
 METHOD ?= fedetf
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
-# every layer of the package, in a minute and a half on two cores
-FAST := layers losses flops models datasets partition prepare augment executors evaluate run study cli bad_input
+# every layer of the package, in a minute on two cores
+FAST := layers losses flops models datasets partition augment executors evaluate run cli bad_input
 
 .PHONY: run test fast slow check setup docs bench
 run: $(READY)  ## train METHOD on the default dataset
@@ -19,16 +19,17 @@ fast: $(READY)  ## a selection of them that touches every layer
 	$(PYTEST) $(FAST:%=tests/test_%.py)
 
 slow: $(READY)  ## whole commands, kill and resume, real CIFAR-10
-	$(PYTEST) -m slow
+	$(PYTEST) -o addopts="-q --strict-markers" -m slow  # shapes of arguments are checked by the others
 
 check: $(READY)  ## formatting, lint, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-docs: $(READY)  ## docs/methods.md from the methods' docstrings, docs/layers.svg from the import table
+docs: $(READY)  ## docs/methods.md from docstrings, layers.svg from the import table, fidelity.md from trajectories
 	$(BIN)/python -m fedjax_nc.cli.manual > docs/methods.md
 	$(BIN)/python docs/layers.py
+	$(BIN)/python docs/fidelity.py
 
 bench: $(READY)  ## seconds per round of the fixed workload
 	$(BIN)/python benchmarks/throughput.py
@@ -39,5 +40,5 @@ $(READY): pyproject.toml constraints.txt constraints-3.13.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	pins=$$($(BIN)/python -c 'import sys; print("constraints-%d.%d.txt" % sys.version_info[:2])'); \
 	test -f $$pins || pins=constraints.txt; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $$pins -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c $$pins -e ".[dev]"
 	touch $(READY)

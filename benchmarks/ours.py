@@ -62,7 +62,9 @@ def make_job(w: workload.Workload, module: Any = None) -> Job:
         dataset=(spec, Arrays(x, y, test_x=x[:0], test_y=y[:0])),
         split=federated.Split(parts, [part[:0] for part in parts], pool="train"),
     )
-    return assemble(*(dataclasses.replace(cfg, seed=seed) for seed in range(w.seeds)), given=given)
+    configs = [dataclasses.replace(cfg, seed=seed) for seed in range(w.seeds)]
+    # the host's copy is let go, as a run lets go of a dataset it has read: memory is measured
+    return assemble(*configs, given=given)._replace(given=given._replace(dataset=None))
 
 
 def make_step(job: Job) -> Callable[[], Any]:

@@ -65,7 +65,8 @@ def run(
       dataset: a name, a path to an .npz file, hf:owner/name, or the arrays (train_x, train_y,
         test_x, test_y).
       model: a name, or a flax.linen module that maps images to features; by default the protocol's.
-      protocol: how a paper runs its experiments; sets the defaults of everything below.
+      protocol: how a paper runs its experiments, as "feddw" or with one of its regimes as
+        "feddw/pathological"; sets the defaults of everything below.
       rounds: communication rounds.
       seeds: seeds of initialisation, sampling and training.
       hp: hyperparameters of the method.
@@ -175,8 +176,8 @@ def _resolved(
     plugins.load()
     given, spec = _given(method, dataset=dataset, model=model, data=settings["data"])
     if isinstance(method, str):
-        cfg = protocols.resolve(protocol, spec, spec=method)
-        cfg = dataclasses.replace(cfg, method=_with_hyper(cfg.method, hp or {}))
+        named = _with_hyper(protocols.resolve(protocol, spec, spec=method).method, hp or {})
+        cfg = dataclasses.replace(protocols.resolve(protocol, spec, spec=named), method=named)
         built = registry.build(cfg.method)
         if not is_named(built):  # a notebook's method may change under its name
             given = given._replace(method=built)

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedjax_nc.errors import UserError, unknown
 
+Order = Literal["official", "stored"]
 PARTITIONS = ("iid", "shards", "dirichlet", "classes", "quantity")
 
 
@@ -19,6 +20,8 @@ class Data:
 
     dir: str | None = None
     """Where prepared TFDS datasets live. Default: TFDS_DATA_DIR, then ~/tensorflow_datasets."""
+    order: Order = "stored"
+    """Prepared TFDS datasets: number examples as the `official` files, or as TFDS `stored` them."""
     partition: str = "dirichlet"
     """How the training set is dealt to clients: iid, shards, dirichlet, classes or quantity."""
     alpha: float = 0.1
@@ -35,6 +38,8 @@ class Data:
     """Seed of the partition, separate from training. `--data.seed=-1` follows the run's seed."""
     partition_file: str | None = None
     """Use this partition instead: npz or json, {client: indices}."""
+    partition_order: Order | None = None
+    """The order that the indices of a file without fingerprint mean; it must be --data.order."""
     augment: tuple[str, ...] = ()
     """Training augmentation in order, of: crop4 flip rrc cutout8."""
     normalise: Literal["dataset", "half"] = "dataset"
@@ -144,7 +149,7 @@ class RunConfig:
     model: str = "cnn"
     """Model name."""
     protocol: str = "quick"
-    """How a paper runs its experiments; sets the defaults of everything below."""
+    """How a paper runs its experiments, as name or name/regime; sets all defaults below."""
     rounds: int = 30
     """Communication rounds."""
     seed: int = 0
@@ -184,8 +189,11 @@ def _filled(kind: Any, content: dict[str, Any]) -> Any:
     return kind(**values)
 
 
-# Settings that change no number: where data lies, when a run saves, where examples are kept.
-_FREE = {"data": ("dir",), "execution": ("checkpoint_every", "pool_mb")}
+# Settings that change no number: where data lies, what only confirms another setting, when a run
+# saves, where examples are kept.
+_FREE = {"data": ("dir", "partition_order"), "execution": ("checkpoint_every", "pool_mb")}
+# Settings that came later, with the value that an older configuration without them means.
+_LATER = {"data": {"order": "stored"}}
 
 
 def identity(content: dict[str, Any]) -> dict[str, Any]:
@@ -194,6 +202,9 @@ def identity(content: dict[str, Any]) -> dict[str, Any]:
     for group, names in _FREE.items():
         if isinstance(left.get(group), dict):
             left[group] = {k: v for k, v in left[group].items() if k not in names}
+    for group, meant in _LATER.items():
+        if isinstance(left.get(group), dict):
+            left[group] = {k: v for k, v in left[group].items() if (k, v) not in meant.items()}
     return left
 
 

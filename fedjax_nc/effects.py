@@ -35,6 +35,10 @@ def _is_prepared(c: RunConfig) -> bool:
     return spec is not None and bool(spec.release or spec.subset)
 
 
+def _is_shuffled(c: RunConfig) -> bool:
+    return c.dataset in DATASETS and DATASETS[c.dataset].release is not None
+
+
 def _is_text(c: RunConfig) -> bool:
     return c.dataset in DATASETS and DATASETS[c.dataset].is_text
 
@@ -69,6 +73,18 @@ RULES = (
         "data.client_test",
         matters=lambda c: c.data.client_test == "split",
         home="--data.client_test=split",
+    ),
+    Rule(
+        "data.partition_order",
+        "data.partition_file",
+        matters=lambda c: bool(c.data.partition_file),
+        home="runs with a partition file",
+    ),
+    Rule(
+        "data.order data.partition_order",
+        "dataset",
+        matters=_is_shuffled,
+        home="prepared TFDS datasets, such as cifar10",
     ),
     Rule("data.dir", "dataset", matters=_is_prepared, home="prepared datasets, such as cifar10"),
     Rule(
@@ -162,4 +178,4 @@ def _beside(name: str, config: RunConfig) -> str:
     group, _, field = name.rpartition(".")
     value = getattr(getattr(config, group) if group else config, field)
     words = " ".join(map(str, value)) if isinstance(value, tuple) else value
-    return f"with --{name}={words}" if words != "" else f"without --{name}"
+    return f"with --{name}={words}" if words not in ("", None) else f"without --{name}"

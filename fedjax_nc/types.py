@@ -76,6 +76,7 @@ class HeadSpec(NamedTuple):
     learn_scale: bool = False  # logits times a learnable temperature, 1 at the start
     encoder: bool = False  # the body ends with two dense layers and BatchNorm (FedGELA)
     own: bool = False  # a second head that starts like the first, group `own_head` (Fed-RoD)
+    projector_bias: bool = True  # whether the projector's layers have one
 
 
 class ClientInfo(NamedTuple):
@@ -86,6 +87,7 @@ class ClientInfo(NamedTuple):
     num_steps: Int[Array, ""]  # local steps of the round, all phases together
     lr: Float[Array, ""]
     momentum: float
+    relative_size: Float[Array, ""] | float = 1.0  # its size beside the mean over all clients
 
 
 class Table(NamedTuple):

@@ -9,7 +9,8 @@ from recorded import close, everything
 
 from fedjax_nc import linalg, losses, tree
 from fedjax_nc.methods import averaging, calibration, gradient, personal, registry
-from fedjax_nc.types import Batch, Outputs
+from fedjax_nc.methods.base import View
+from fedjax_nc.types import Batch, ClientInfo, Outputs
 
 
 def numbers(*shape, seed=0):
@@ -20,10 +21,11 @@ def test_extrapolation_rules():
     expected = {
         "official": max(1.0, 8.0 / (2 * (0.5 + 4 * 0.1))),
         "feddecorr": 8 / (2 * 0.6),
-        "feddr": min(1.0, 8 / (2 * (0.5**0.5 + 10))),
+        "feddr": 1.0,
     }
     for rule, value in expected.items():
         close(averaging.extrapolation(8.0, 0.5, 4.0, 0.1, rule), value)
+    close(averaging.extrapolation(0.8, 0.5, 4.0, 0.1, "feddr"), 0.4 / (0.5**0.5 + 0.4))
 
 
 def slow_contrast(z, y, tau, threshold, beta):
@@ -138,6 +140,30 @@ def test_ccvr_pools_exactly(x64):
     close(moments.spread[0], sigma, 1e-10)
 
 
+def test_ccvr_in_fl_bench(x64):
+    rng = np.random.RandomState(1)
+    z, y, owner = rng.randn(40, 3), rng.randint(0, 2, 40), rng.randint(0, 4, 40)
+    z, y, owner = np.append(z, z[:1], 0), np.append(y, 0), np.append(owner, 4)  # one example
+    posthoc = registry.build("fedavg | ccvr(rule='flbench')").posthoc
+    sums = None
+    for k in range(5):
+        features, mine = jnp.asarray(z[owner == k]), jnp.asarray(y[owner == k])
+        out = Outputs((), (), features, features, jnp.zeros((len(mine), 3)))
+        new = posthoc.upload(posthoc.collect(out, Batch(features, mine, everything(mine))))
+        sums = new if sums is None else tree.add(sums, new)
+    moments = calibration.pooled_moments(*sums)
+    for c in range(2):
+        own = [z[(y == c) & (owner == k)] for k in range(5)]
+        own = [x for x in own if len(x)]
+        n, mu = sum(map(len, own)), z[y == c].mean(0)
+        sigma = sum(
+            (len(x) - 1) * np.cov(x.T, bias=True) + len(x) * np.outer(x.mean(0), x.mean(0))
+            for x in own
+        )
+        close(moments.spread[c], (sigma - n * np.outer(mu, mu)) / (n - 1), 1e-10)
+        assert np.trace(moments.spread[c]) < 0.95 * np.trace(np.cov(z[y == c].T))
+
+
 def test_ccvrs_features_have_the_moments(x64):
     root = numbers(3, 3)
     moments = calibration.Moments(
@@ -193,3 +219,57 @@ def test_halves_share_no_row():
         assert (first.mask | second.mask == mask).all()
         assert not (first.mask & second.mask).any() or count == 1
         assert abs(int(first.mask.sum()) - int(second.mask.sum())) <= 1
+
+
+def test_feddecorr_on_the_papers_scale(x64):
+    z = numbers(9, 4)
+    value = losses.squared_correlation(jnp.asarray(z), everything(z))
+    close(value, (np.corrcoef(z.T) ** 2).sum() / 16, 1e-6)
+    padded = np.append(z, 1e6 * np.ones((3, 4)), 0)
+    close(losses.squared_correlation(jnp.asarray(padded), jnp.arange(12) < 9), value, 1e-12)
+    (_, term) = registry.build("feddecorr(scale='paper')").phases[0].terms
+    assert (term.name, term.weight) == ("correlation", 0.1)
+
+
+# f(w) = a/2 |w - t|^2 with another t for every batch
+CURVATURE, TARGETS = 2.0, numbers(4, 3, seed=4)
+
+
+def slope(w, batch):
+    return CURVATURE * (w - TARGETS[batch])
+
+
+def test_pfedme_by_hand(x64):
+    def value_and_grad(w, stats, batch, key):
+        return (jnp.sum(w["a"]), (stats, {})), {"a": slope(w["a"], batch)}
+
+    (phase,) = registry.build("pfedme(lam=3.0, steps=2, alpha=0.1)").phases
+    start = numbers(3)
+    args = {"a": jnp.asarray(start)}, {}, 1, jax.random.key(0)
+    (loss, _), found = phase.grad(value_and_grad, None)(*args)
+    once = start - 0.1 * slope(start, 1)
+    twice = once - 0.1 * (slope(once, 1) + 3.0 * (once - start))
+    close(found["a"], 3.0 * (start - twice), 1e-12)
+    close(loss, once.sum(), 1e-12)  # of the last step
+
+
+def test_per_fedavg_in_fedbabus_code(x64):
+    """Two pairs of batches, and a fifth batch alone."""
+    info = ClientInfo(5, jnp.ones(2), num_steps=5, lr=0.3, momentum=0.9)
+    (phase,) = registry.build("per_fedavg(alpha=0.1, batches='pairs')").phases
+    tx = phase.optimizer(View(None, None, shared={}, client={}, info=info))
+    w = {"a": jnp.asarray(numbers(3))}
+    state, seen = tx.init(w), []
+    for batch in (0, 1, 2, 3, 0):
+        step, state = tx.update({"a": slope(w["a"], batch)}, state, w)
+        w = tree.sub(w, step)
+        seen.append(w["a"])
+    home, buffer = numbers(3), np.zeros(3)
+    for first in (0, 2):
+        buffer = 0.9 * buffer + slope(home, first)
+        adapted = home - 0.1 * buffer
+        buffer = 0.9 * buffer + slope(adapted, first + 1)
+        home = home - 0.3 * buffer  # from before the inner step
+        close(seen[first], adapted, 1e-12)
+        close(seen[first + 1], home, 1e-12)
+    close(seen[4], home, 1e-12)

@@ -131,7 +131,7 @@ def test_two_rounds_on_reviews(method, tmp_path, monkeypatch):
     rows = rows_of(directory_of(tmp_path, argv))
     assert len(rows) == 2 and all(np.isfinite(row["loss"]) for row in rows)
     names = [p.name for p in (data / ".fedjax_nc_cache").iterdir()]
-    assert len(names) == 1 and names[0].endswith("-50x6")
+    assert len(names) == 1 and names[0].endswith("-50x6-official")
     other = [f"--method={method}", *FEW, "--data.length=7", f"--data.dir={data}"]
     assert directory_of(tmp_path, other) != directory_of(tmp_path, argv)
 
@@ -153,6 +153,7 @@ def test_real_reviews_are_learned(tmp_path, monkeypatch, optimised):
         "--local.lr=0.003",
         "--data.limit=2000",
         f"--data.dir={SUBSETS}",
+        "--data.order=stored",  # which is all that the subsets' TFDS directory tells
     ]
     assert main.train([*argv, f"--out={tmp_path}"]) == 0
     assert rows_of(directory_of(tmp_path, argv))[-1]["global_accuracy"] > 0.6
@@ -170,6 +171,7 @@ def test_two_rounds_on_real_reviews(method, tmp_path, monkeypatch):
         "--data.limit=48",
         "--evaluation.every=2",
         f"--data.dir={SUBSETS}",
+        "--data.order=stored",  # which is all that the subsets' TFDS directory tells
     ]
     assert main.train([*argv, f"--out={tmp_path}"]) == 0
     rows = rows_of(directory_of(tmp_path, argv))

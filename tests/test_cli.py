@@ -39,7 +39,7 @@ def test_protocol_dataset_and_method_set_the_defaults():
     assert parse("--protocol", "fedetf", "--dataset=cifar10").local.batch_size == 128
     assert parse("--dataset=digits").model == "mlp"
     papers = {
-        "fedetf": ("resnet20", "resnet20", "resnet18"),
+        "fedetf": ("resnet20_b", "resnet20_b", "resnet18"),
         "feddw": ("cnn", "resnet18", "cnn"),
         "feddr_plus": ("vgg11", "mobilenet", "mobilenet"),
         "fedalign": ("resnet56_bottleneck",) * 3,
@@ -114,7 +114,8 @@ def test_seeds_give_a_configuration_each():
 
 FIELDS = [f.name for f in dataclasses.fields(RunConfig) if f.name not in GROUPS]
 FIELDS += [f"{g}.{f.name}" for g, c in GROUPS.items() for f in dataclasses.fields(c)]
-WITHOUT_EFFECT = {"seed", "data.dir", "execution.checkpoint_every", "execution.pool_mb"}
+WITHOUT_EFFECT = {"seed", "data.dir", "data.partition_order"}
+WITHOUT_EFFECT |= {"execution.checkpoint_every", "execution.pool_mb"}
 
 
 def change(made, name):

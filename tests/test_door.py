@@ -250,6 +250,13 @@ def test_own_loop_is_the_run(in_memory):
         fnc.prepare("fedavg", datset="digits")
 
 
+def test_settings_follow_hyperparameters():
+    """FedDr+ trains by dot regression at its own learning rate, also alone."""
+    words = {k: v for k, v in SMALL.items() if k != "progress"} | {"protocol": "feddr_plus/lda"}
+    jobs = [fnc.prepare("local", hp={"loss": loss}, **words) for loss in ("ce", "dr")]
+    assert [job.config.local.lr for job in jobs] == [0.01, 0.35]
+
+
 def test_a_notebook_sees_progress(monkeypatch):
     """A line that is rewritten, without ipywidgets."""
     shown = []

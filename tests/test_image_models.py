@@ -128,6 +128,8 @@ BY_HAND = [
     ("vgg11", CIFAR, 10, VGG + 2 * (512 + 1) * 512 + 5_130),
     ("resnet8", CIFAR, 10, RESNET8),
     ("resnet20_b", CIFAR, 10, 269_722 + PROJECTIONS),
+    ("resnet32_b", CIFAR, 10, 464_154 + PROJECTIONS),
+    ("resnet56_b", CIFAR, 10, 853_018 + PROJECTIONS),
     ("wrn56_4", CIFAR, 10, WIDE),
     # words, gates of both directions, two dense layers, head
     ("bilstm", (200,), 2, 10_002 * 128 + 2 * (256 + 1) * 512 + 257 * 128 + 129 * 128 + 129 * 2),

@@ -72,7 +72,14 @@ ONLY_STANDARD_LIBRARY = (
     "data/npz.py",
     "data/spec.py",
     "models/catalogue.py",
-    "protocols.py",
+    "protocols/__init__.py",
+    "protocols/base.py",
+    "protocols/quick.py",
+    "protocols/fedetf.py",
+    "protocols/feddw.py",
+    "protocols/feddr_plus.py",
+    "protocols/fedalign.py",
+    "protocols/fedblade.py",
     "effects.py",
     "study/options.py",
     "tables.py",
@@ -148,6 +155,18 @@ def test_imports_only_the_standard_library(name):
 def test_imports_only_jax(name):
     tops = {n.split(".")[0] for n in imported(PACKAGE / name)}
     assert tops - sys.stdlib_module_names <= {"jax", "jaxtyping", "optax"}
+
+
+def test_written_shapes_are_checked_in_tests(pytestconfig):
+    """Every module that writes shapes of arrays is named in pyproject.toml, or its folder is."""
+    *names, _ = pytestconfig.getoption("jaxtyping_packages").split(",")
+    writing = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+        for path in FILES
+        if any(name.split(".")[0] == "jaxtyping" for name in imported(path))
+    }
+    assert all(any(f"{m}.".startswith(f"{name}.") for name in names) for m in writing), writing
+    assert all(any(f"{m}.".startswith(f"{name}.") for m in writing) for name in names), names
 
 
 def test_only_models_import_flax():

@@ -186,6 +186,8 @@ def test_model_contrastive_by_hand():
     previous = jnp.array([[0.0, 7.0], [1.0, 0.0], [3.0, 3.0]])
     values = losses.model_contrastive(z, other, previous, 0.5)
     close(values, np.log1p(np.exp([-2.0, 2.0, 0.0])))  # (s- - s+) / tau
+    more = losses.model_contrastive(z, other, previous, 0.5, earlier=(z, -z))
+    close(more, np.log1p(np.exp([[-2.0, 2, 0], [0.0, 2, 0], [-4.0, -2, -4]]).sum(0)))
 
 
 def test_linalg_by_hand():

@@ -203,7 +203,7 @@ def test_own_partitioner_may_leave_clients_and_examples_out(tmp_path):
     assert same(split.train, [np.array([3, 1]), np.zeros(0), np.array([5])])
     cfg = Data()
     object.__setattr__(cfg, "partition", "by_turns@1a2b3c4d")
-    federated.save_split(tmp_path / "p.npz", cfg, split=split)
+    federated.save_split(tmp_path / "p.npz", cfg, split=split, dataset="digits")
     assert same(partition_file.load(tmp_path / "p.npz", 600)[0], split.train)
 
 

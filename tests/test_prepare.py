@@ -119,6 +119,12 @@ def test_prepared_data_is_read_by_tfds_and_by_load(name, tmp_path):
     data = datasets.load(name, str(root))
     assert [len(data.train_y), len(data.test_y)] == [len(s.labels) for s in given.splits.values()]
     assert sorted(data.train_y) == sorted(given.splits["train"].labels)
+    numbered = datasets.load(name, str(root), order="official")
+    for y, split in zip((numbered.train_y, numbered.test_y), given.splits.values(), strict=True):
+        np.testing.assert_array_equal(y, split.labels)
+    for x, (_, example) in zip(numbered.train_x, given.splits["train"].examples(), strict=True):
+        image = example.get("image")
+        assert not isinstance(image, np.ndarray) or np.array_equal(x, image)
 
     import tensorflow_datasets as tfds
 

@@ -1,6 +1,6 @@
 """Every model, as large as it is, trains with three kinds of head on genuine data."""
 
-from functools import cache
+from functools import cache, partial
 
 import flax.linen as nn
 import jax
@@ -35,14 +35,16 @@ def as_vectors(body):
 
     @jax.jit
     def init(rngs, x):
-        found = body.init(rngs, x, train=False, mask=None)
+        out, found = body.init_with_output(rngs, x, train=False, mask=None)
         found = {kind: ravel_pytree(found.get(kind, {})) for kind in ("params", "batch_stats")}
         trees.update({kind: tree for kind, (_, tree) in found.items()})
-        return {kind: {"all": vector} for kind, (vector, _) in found.items()}
+        return out, {kind: {"all": vector} for kind, (vector, _) in found.items()}
 
-    def apply(vectors, x, *, mutable=False, **options):
+    @partial(jax.jit, static_argnames=("mutable", "train"))
+    def apply(vectors, x, *, train, mask, rngs, mutable):
         variables = {kind: trees[kind](vector["all"]) for kind, vector in vectors.items()}
-        out = body.apply(variables, x, mutable=mutable, **options)
+        kept = list(mutable) or False
+        out = body.apply(variables, x, mutable=kept, train=train, mask=mask, rngs=rngs)
         if not mutable:
             return out
         return out[0], {kind: {"all": ravel_pytree(new)[0]} for kind, new in out[1].items()}
@@ -56,13 +58,17 @@ class Vectors(nn.Module):
     body: nn.Module
 
     @nn.nowrap
-    def init(self, rngs, x, *, train, mask):
+    def init_with_output(self, rngs, x, *, train, mask):
         with jax.disable_jit(False):  # one program for all methods, whatever their heads
             return as_vectors(self.body)[0](rngs, x)
 
     @nn.nowrap
-    def apply(self, *args, **options):
-        return as_vectors(self.body)[1](*args, **options)
+    def apply(self, vectors, x, *, train, mask, rngs=None, mutable=()):
+        rngs, kept = rngs or {}, tuple(mutable)
+        with jax.disable_jit(False):  # traced once for all methods
+            return as_vectors(self.body)[1](
+                vectors, x, train=train, mask=mask, rngs=rngs, mutable=kept
+            )
 
 
 @pytest.mark.slow

@@ -7,12 +7,26 @@ import numpy as np
 from fedjax_nc import config, tree
 from fedjax_nc.data.stream import on_device
 from fedjax_nc.testing.compare import differ, fresh, identical, plain, same
+from fedjax_nc.testing.federation import tiny
 from fedjax_nc.train.evaluate import make_calibrate, make_evaluate
 from fedjax_nc.train.personalise import personalise
 from fedjax_nc.train.seeds import lead, take
 from fedjax_nc.types import State
 
 __all__ = ["differ", "fresh", "identical", "plain", "same"]  # from the package, beside those below
+
+
+AFTER = {}
+
+
+def after(spec, rounds, **options):
+    """A method's weights after some rounds of the tiny federation; computed once for all tests."""
+    key = spec, rounds, repr(options), jax.config.jax_enable_x64
+    if key not in AFTER:
+        state, metrics = tiny(spec, **options).run(rounds)
+        assert metrics.finite.all()
+        AFTER[key] = plain(state.weights)
+    return AFTER[key]
 
 
 def only(t, client):

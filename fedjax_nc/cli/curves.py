@@ -112,7 +112,7 @@ def _settings(cfg: RunConfig) -> dict[str, Any]:
             else {name: value}
         )
     left_out = ("method", "dataset", "seed", "data.dir")  # told elsewhere, or without effect
-    left_out += ("execution.checkpoint_every", "execution.pool_mb")
+    left_out += ("data.partition_order", "execution.checkpoint_every", "execution.pool_mb")
     return {name: value for name, value in flat.items() if name not in left_out}
 
 

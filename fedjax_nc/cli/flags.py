@@ -18,6 +18,7 @@ from fedjax_nc.models.catalogue import check
 from fedjax_nc.study.options import TRACKED, chosen
 
 LISTS = ("all", "methods", "models", "datasets", "protocols", "partitions")
+PAPER = "paper"  # the word for the seeds of a protocol's paper
 _EPILOGUE = "Examples: --method=fedetf | --method='dot_regression | fd(beta=0.9)' | --list"
 
 
@@ -40,7 +41,7 @@ class Command(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class _Session:
     seeds: tuple[int, ...] = ()
-    """Run these seeds one after another instead of --seed."""
+    """Run these seeds one after another instead of --seed; `paper`: those the paper names."""
     seeds_parallel: bool = False
     """Run the seeds as one program: the same numbers up to rounding, sooner than one by one."""
     out: str = "runs"
@@ -70,12 +71,13 @@ def parse(argv: list[str], prog: str = "run") -> Command:
     base = protocols.resolve(first["protocol"], first["dataset"], spec=first["method"])
     hyper = catalogue.hyper_of(base.method)
     _check_hyper(argv, base.method, hyper=hyper)
-    shape, start = _shape(base, hyper)
-    flags = read(shape, _list_all(argv), prog=prog, default=start)
+    words = _paper_seeds(_list_all(argv), base.protocol)
+    flags, spec = _read(words, base, hyper=hyper, prog=prog)
+    again = protocols.resolve(base.protocol, base.dataset, spec=spec)
+    if dataclasses.replace(again, method=base.method) != base:  # by a hyperparameter
+        base = dataclasses.replace(again, method=base.method)
+        flags, spec = _read(words, base, hyper=hyper, prog=prog)
     run, session = flags.run, flags.session
-    own = {name: getattr(flags.hp, name) for name in hyper} if hyper else {}
-    # the method as resolved, not as typed: the protocol may have set hyperparameters
-    spec = catalogue.with_hyper(base.method, own)
     run = dataclasses.replace(run, method=spec, protocol=base.protocol, dataset=base.dataset)
     validate(run)
     given = given_names(argv)
@@ -99,6 +101,17 @@ def parse(argv: list[str], prog: str = "run") -> Command:
         track_every=session.track_every,
         plugins=flags.plugin,
     )
+
+
+def _read(
+    words: list[str], base: RunConfig, *, hyper: dict[str, tuple[Any, str]], prog: str
+) -> tuple[Any, str]:
+    """Returns what was typed, and the method's specification with its hyperparameters."""
+    shape, start = _shape(base, hyper)
+    flags = read(shape, words, prog=prog, default=start)
+    own = {name: getattr(flags.hp, name) for name in hyper} if hyper else {}
+    # the method as resolved, not as typed: the protocol may have set hyperparameters
+    return flags, catalogue.with_hyper(base.method, own)
 
 
 def read_plugins(argv: list[str]) -> None:
@@ -169,6 +182,20 @@ def _list_all(argv: list[str]) -> list[str]:
     for given in values_of(words, "--list"):
         if given not in LISTS:
             raise unknown("list", given, allowed=LISTS)
+    return words
+
+
+def _paper_seeds(argv: list[str], protocol: str) -> list[str]:
+    """Returns the flags with the seeds that `--seeds paper` stands for put in."""
+    words: list[str] = []
+    for word in argv:
+        flag, _, value = word.partition("=")
+        if (flag, value) == ("--seeds", PAPER):
+            words += ["--seeds", *map(str, protocols.seeds_of(protocol))]
+        elif word == PAPER and words and words[-1] == "--seeds":
+            words += map(str, protocols.seeds_of(protocol))
+        else:
+            words.append(word)
     return words
 
 

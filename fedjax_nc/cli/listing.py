@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from rich.console import Console
 from rich.table import Table
 
-from fedjax_nc import protocols
+from fedjax_nc.cli import protocol_page
 from fedjax_nc.cli.exits import answered
 from fedjax_nc.cli.flags import LISTS, read_plugins
 from fedjax_nc.cli.reading import plugin_flag, read
@@ -29,22 +29,28 @@ _PARTITIONS = {
 def show(argv: list[str]) -> int:
     """Prints what can be named in other commands, without starting jax unless bytes are asked."""
     given = parse(argv)
+    if given.name:
+        protocol_page.show(given.name)
+        return 0
     dataset = given.dataset or "mnist5k"
     show_list(given.kind, sizes=_count(dataset) if given.bytes else None, dataset=dataset)
     return 0
 
 
 def parse(argv: list[str]) -> Any:
-    """Returns what is to be listed: kind, bytes, dataset."""
+    """Returns what is to be listed: kind, name, bytes, dataset."""
     import tyro
 
     read_plugins(argv)
     about = tyro.conf.arg(metavar="KIND", help=f"One of {', '.join(LISTS)}.")
+    one = "With `protocols`: one of them, as feddw or feddw/pathological, with all it sets."
+    one = tyro.conf.arg(metavar="NAME", help=one, help_behavior_hint="")
     where = "On which bytes are counted (default: mnist5k)."
     shape = dataclasses.make_dataclass(
         "List",
         [
             ("kind", Annotated[tyro.conf.Positional[str], about], "all"),
+            ("name", Annotated[tyro.conf.Positional[str], one], ""),
             ("bytes", Annotated[bool, tyro.conf.arg(help="Count what a client uploads.")], False),
             ("dataset", Annotated[str, tyro.conf.arg(help=where, help_behavior_hint="")], ""),
             ("plugin", plugin_flag(), ()),
@@ -55,6 +61,11 @@ def parse(argv: list[str]) -> Any:
     given: Any = read(shape, argv, prog=command("list"))
     if given.kind not in LISTS:
         raise unknown("list", given.kind, allowed=LISTS)
+    if given.name and given.kind != "protocols":
+        raise UserError(
+            f"'{given.name}' has no effect on a list of {given.kind}: leave it out, it belongs to "
+            "protocols"
+        )
     if given.bytes and given.kind not in ("all", "methods"):
         raise UserError(f"--bytes has no effect on a list of {given.kind}: leave it out")
     if given.dataset and not given.bytes:
@@ -76,7 +87,7 @@ def show_list(kind: str, *, sizes: dict[str, Any] | None = None, dataset: str = 
         "methods": lambda: (_methods(sizes, dataset=dataset), _regularisers()),
         "models": lambda: (_models(),),
         "datasets": lambda: (_datasets(),),
-        "protocols": lambda: (_protocols(),),
+        "protocols": lambda: (protocol_page.overview(),),
         "partitions": lambda: (_partitions(),),
     }
     for name in tables if kind == "all" else [kind]:
@@ -167,13 +178,6 @@ def _datasets() -> Table:
         source = spec.origin
         sizes = (str(spec.classes), str(spec.train), str(spec.test))
         table.add_row(spec.name, shape, *sizes, source)
-    return table
-
-
-def _protocols() -> Table:
-    table = Table("protocol", "whose setting", title="Protocols")
-    for name, protocol in protocols.PROTOCOLS.items():
-        table.add_row(name, (protocol.__doc__ or "").splitlines()[0])
     return table
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedjax_nc.config import Data
-from fedjax_nc.data import arrays, cache, decode, imagenet, own, prepared
+from fedjax_nc.config import Data, Order
+from fedjax_nc.data import arrays, cache, decode, imagenet, official, own, prepared
 from fedjax_nc.data.arrays import Arrays
 from fedjax_nc.data.catalogue import find, is_own, sized
 from fedjax_nc.data.spec import DatasetSpec
@@ -20,7 +20,7 @@ def read(name: str, data: Data) -> tuple[DatasetSpec, Arrays]:
 
     Args:
       name: of the catalogue, a path to an .npz file, or hf:owner/name.
-      data: whose `dir`, `side`, `length` and `words` are used.
+      data: whose `dir`, `order`, `side`, `length` and `words` are used.
 
     Returns:
       The record, completed by what only the examples tell (mean and standard deviation where none
@@ -29,7 +29,7 @@ def read(name: str, data: Data) -> tuple[DatasetSpec, Arrays]:
     if is_own(name):
         return own.load(name, side=data.side)
     spec = sized(name, data)
-    examples = load(name, data.dir, spec=spec)
+    examples = load(name, data.dir, spec=spec, order=data.order)
     if spec.is_text and not spec.words:
         spec = replace(spec, words=arrays.count_words(examples))
     if not spec.is_text and not spec.mean:
@@ -38,7 +38,12 @@ def read(name: str, data: Data) -> tuple[DatasetSpec, Arrays]:
     return spec, examples
 
 
-def load(name: str, directory: str | None = None, spec: DatasetSpec | None = None) -> Arrays:
+def load(
+    name: str,
+    directory: str | None = None,
+    spec: DatasetSpec | None = None,
+    order: Order = "stored",
+) -> Arrays:
     """Loads all examples of a dataset of the catalogue.
 
     Args:
@@ -46,12 +51,14 @@ def load(name: str, directory: str | None = None, spec: DatasetSpec | None = Non
       directory: the TFDS data directory where one is needed, or ImageNet's own; by default
         TFDS_DATA_DIR, then ~/tensorflow_datasets.
       spec: the record at another size than the catalogue's.
+      order: of a prepared TFDS directory's examples; all other data have one order, that
+        of their files.
     """
     spec = spec or find(name)
     if spec.load is not None:
         return _loaded(spec)
     root = prepared.data_dir(directory)
-    return _from_pictures(spec, root) if spec.subset else _from_tfds(spec, root)
+    return _from_pictures(spec, root) if spec.subset else _from_tfds(spec, root, order=order)
 
 
 def _loaded(spec: DatasetSpec) -> Arrays:
@@ -77,18 +84,21 @@ def _loaded(spec: DatasetSpec) -> Arrays:
     return examples
 
 
-def _from_tfds(spec: DatasetSpec, root: Path) -> Arrays:
-    """Reads a prepared TFDS directory by way of the cache."""
+def _from_tfds(spec: DatasetSpec, root: Path, order: Order) -> Arrays:
+    """Reads a prepared TFDS directory by way of the cache, which has a folder for each order."""
     name, found = spec.name, prepared.inspect(spec.name, root)
-    sizes = f"-{spec.words}x{spec.shape[0]}" if spec.is_text else ""
+    variant = f"-{spec.words}x{spec.shape[0]}" if spec.is_text else ""
+    variant += "-official" if order == "official" else ""
 
     def write(folder: Path) -> None:
         prepared.check_shards(name, root, prepared=found)
-        (decode.decode_text if spec.is_text else decode.decode_images)(spec, found, folder=folder)
+        places = official.find(name, root, found=found) if order == "official" else None
+        write_arrays = decode.decode_text if spec.is_text else decode.decode_images
+        write_arrays(spec, found, folder=folder, places=places)
 
     again = f"delete {found.path}, then {prepared.remedy(name, root)}"
     return cache.cached(
-        f"{name}-{found.fingerprint}-{_DECODER}{sizes}",
+        f"{name}-{found.fingerprint}-{_DECODER}{variant}",
         root,
         write=write,
         broken=f"{found.path} cannot be decoded ({{}}): {again}",

@@ -14,6 +14,8 @@ from fedjax_nc.data.prepared import Prepared
 from fedjax_nc.data.progress import track
 from fedjax_nc.data.spec import DatasetSpec
 
+Places = dict[str, np.ndarray]  # of each split, as `official.find` returns it
+
 _WORD = re.compile(r"\w+(?:'\w+)*")
 
 
@@ -56,24 +58,35 @@ def decode_image(encoded: bytes, shape: tuple[int, ...]) -> np.ndarray:
     return pixels.reshape(shape)
 
 
-def _labels(classes: int, values: list[int]) -> np.ndarray:
+def _labels(classes: int, values: Any) -> np.ndarray:
     labels = np.asarray(values, np.int32)
     if labels.min() < 0 or labels.max() >= classes:
         raise ValueError(f"labels {labels.min()} to {labels.max()}, {classes} classes")
     return labels
 
 
-def decode_images(spec: DatasetSpec, found: Prepared, folder: Path) -> None:
-    """Writes the images and labels of a prepared directory into a folder, as arrays."""
+def decode_images(
+    spec: DatasetSpec, found: Prepared, *, folder: Path, places: Places | None = None
+) -> None:
+    """Writes the images and labels of a prepared directory into a folder, as arrays.
+
+    Args:
+      spec: the record of the dataset.
+      found: its directory.
+      folder: where the arrays are written.
+      places: where in the arrays each stored example goes; by default they stay in stored order.
+    """
     name, shape = spec.name, spec.shape
     for part, split in zip(("train", "test"), release_of(name).splits, strict=True):
         size = (sum(found.shards[split].values()), *shape)
         # Straight to the file: the largest of them would fill the memory of a small machine.
         images = np.lib.format.open_memmap(folder / f"{part}_x.npy", "w+", np.uint8, size)
-        labels = []
-        for i, example in enumerate(records(found.path, split, label=f"decoding {name} {split}")):
-            images[i] = decode_image(example["image"], shape)
-            labels.append(example["label"])
+        labels = np.zeros(size[0], np.int64)
+        order: Iterable[int] = places[split] if places else range(size[0])
+        examples = records(found.path, split, label=f"decoding {name} {split}")
+        for place, example in zip(order, examples, strict=True):
+            images[place] = decode_image(example["image"], shape)
+            labels[place] = example["label"]
         images.flush()
         np.save(folder / f"{part}_y.npy", _labels(spec.classes, labels))
 
@@ -103,11 +116,22 @@ def tokenise(
     return tokens
 
 
-def decode_text(spec: DatasetSpec, found: Prepared, folder: Path) -> None:
-    """Writes the word ids and labels of a prepared directory into a folder, as arrays."""
+def decode_text(
+    spec: DatasetSpec, found: Prepared, *, folder: Path, places: Places | None = None
+) -> None:
+    """Writes the word ids and labels of a prepared directory into a folder, as arrays.
+
+    Args:
+      spec: the record of the dataset, with the number of words and the length of a row.
+      found: its directory.
+      folder: where the arrays are written.
+      places: where in the arrays each stored example goes; by default they stay in stored order.
+    """
     texts = []
     for part, split in zip(("train", "test"), release_of(spec.name).splits, strict=True):
         read = list(records(found.path, split, label=f"reading {spec.name} {split}"))
+        if places:
+            read = [read[i] for i in np.argsort(places[split])]
         texts.append([example["text"].decode() for example in read])
         labels = [example["label"] for example in read]
         np.save(folder / f"{part}_y.npy", _labels(spec.classes, labels))

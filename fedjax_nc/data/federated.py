@@ -23,6 +23,7 @@ class Split(NamedTuple):
     train: list[np.ndarray]
     test: list[np.ndarray]
     pool: str  # the official split that test indices are of: train or test
+    labels: str = ""  # the fingerprint of the training labels that it is a partition of
 
 
 def split_clients(
@@ -45,11 +46,14 @@ def split_clients(
       partitioner: takes (labels, clients, seed), or fewer of them, and returns a list of indices
         for each client.
     """
-    tests, pool = None, "test"
+    tests, pool, labels = None, "test", partition_file.fingerprint(train_y)
     if partitioner is not None:
         parts = partition_own.deal(partitioner, train_y, clients=clients, seed=seed)
     elif cfg.partition_file:
         parts, tests, meta = partition_file.load(cfg.partition_file, len(train_y))
+        partition_file.check(
+            cfg.partition_file, meta, labels=labels, order=cfg.order, told=cfg.partition_order
+        )
         pool = meta.get("pool", pool)
         known = len(train_y) if pool == "train" else len(test_y)
         if tests is not None and max((max(t, default=0) for t in tests), default=0) >= known:
@@ -82,7 +86,7 @@ def split_clients(
             fraction=cfg.test_fraction,
             seed=seed,
         )
-    return Split(parts, tests, pool=pool)
+    return Split(parts, tests, pool=pool, labels=labels)
 
 
 def warnings_of(
@@ -130,13 +134,20 @@ def _listed(indices: Any) -> str:
     return ", ".join(str(int(i)) for i in indices[:10]) + ("..." if len(indices) > 10 else "")
 
 
-def save_split(path: Path, cfg: config.Data, *, split: Split) -> None:
-    """Writes the partition so that --data.partition_file reads it back."""
+def save_split(path: Path, cfg: config.Data, *, split: Split, dataset: str) -> None:
+    """Writes the partition so that --data.partition_file reads it back, for the same examples."""
     # FedDW's rule may repeat an example; few clients with few classes, or a partitioner from
     # outside (whose name has a fingerprint), may leave some out.
     allow = ["repeated"] if cfg.rule == "feddw" else []
     allow += ["missing"] if cfg.partition == "classes" or "@" in cfg.partition else []
-    meta = {"pool": split.pool, "allow": allow}
+    meta = {
+        "pool": split.pool,
+        "allow": allow,
+        "dataset": dataset,
+        "split": "train",
+        "order": cfg.order,
+        "labels": split.labels,
+    }
     partition_file.save(path, split.train, test=split.test, meta=meta)
 
 

@@ -1,11 +1,13 @@
 """Partitions in files: which client holds which example."""
 
+import hashlib
 import json
 import re
 from pathlib import Path
 
 import numpy as np
 
+from fedjax_nc.config import Order
 from fedjax_nc.data.partition import Partition
 from fedjax_nc.errors import UserError
 
@@ -20,7 +22,9 @@ def save(
       train: indices of each client's training examples.
       test: indices of each client's test examples.
       meta: any JSON. `load` uses meta["pool"], "train" if the test sets are held-out training data,
-        and meta["allow"], a list of "repeated" and "missing": what examples may be.
+        and meta["allow"], a list of "repeated" and "missing": what examples may be; `check` uses
+        meta["labels"], the fingerprint of the training labels, and names "dataset", "split" and
+        "order" where it does not fit.
     """
     arrays = {f"client{i}": part for i, part in enumerate(train)}
     arrays |= {f"test{i}": part for i, part in enumerate(test or [])}
@@ -76,6 +80,42 @@ def load(path: str | Path, num_train: int) -> tuple[Partition, Partition | None,
         lost, first = np.sum(count < 1), int(np.argmin(count))
         raise UserError(f"{path}: {lost} of {num_train} samples belong to no client, first {first}")
     return train, test or None, meta
+
+
+def fingerprint(labels: np.ndarray) -> str:
+    """Returns sixteen hexadecimal characters that change with the labels or their order."""
+    return hashlib.sha256(np.asarray(labels, "<i4").tobytes()).hexdigest()[:16]
+
+
+def check(
+    path: str | Path, meta: dict, *, labels: str, order: Order, told: Order | None = None
+) -> None:
+    """Refuses a partition that was made for other examples, or for another order of them.
+
+    Args:
+      path: of the file.
+      meta: what `load` found in it.
+      labels: the fingerprint of the training labels that its indices are used on.
+      order: which order these are in.
+      told: the order that the person who gives the file says its indices mean.
+    """
+    if told and told != order:
+        raise UserError(
+            f"--data.partition_order={told}: the run numbers its examples in {order} order: "
+            f"pass --data.order={told} too, or give a file of indices in {order} order"
+        )
+    if "labels" in meta:
+        if meta["labels"] != labels:
+            made = ", ".join(f"{meta.get(key)!r:.60}" for key in ("dataset", "split", "order"))
+            raise UserError(
+                f"{path} was made for other training labels ({made}) than the run's ({order} "
+                "order): give the --dataset, --data.order and --data.limit it was made with"
+            )
+    elif order == "official" and not told:
+        raise UserError(
+            f"{path} does not say which order its indices mean: pass --data.partition_order="
+            "official (torchvision, Flower, PFLlib), or stored (TFDS, older runs of this command)"
+        )
 
 
 def _read(path: Path) -> tuple[dict, dict]:

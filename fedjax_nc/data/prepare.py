@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 import urllib.request
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -54,6 +54,7 @@ def prepare(
     if target.exists():
         prepared.check_shards(name, root, prepared=prepared.inspect(name, root))
         return f"{name} is already prepared in {target}"
+    from fedjax_nc.data import official as places
     from fedjax_nc.data import sources
 
     with _workplace(name, root / spec.release.tfds_name) as folder:
@@ -67,7 +68,7 @@ def prepare(
         out.mkdir()
         try:
             write(name, release, folder=out)
-            read_back(name, release, folder=out)
+            places.write(out, read_back(name, release, folder=out))
         except (OSError, ValueError, IndexError) as error:
             raise UserError(
                 f"cannot prepare {name} in {root} ({error}): check the disk, or download it again"
@@ -249,8 +250,12 @@ def encode_png(pixels: Any) -> bytes:
     return stream.getvalue()
 
 
-def read_back(name: str, source: Any, *, folder: Path) -> None:
-    """Reads every written example and compares pixels, text and labels with the release."""
+def read_back(name: str, source: Any, *, folder: Path) -> dict[str, list[int]]:
+    """Reads every written example and compares pixels, text and labels with the release.
+
+    Returns:
+      For each split the place in the release of each example as written.
+    """
     from fedjax_nc.data.decode import decode_image, records
 
     def digest(example: dict[str, Any], content: bytes) -> bytes:
@@ -258,21 +263,25 @@ def read_back(name: str, source: Any, *, folder: Path) -> None:
         return hashlib.blake2b(repr(labels).encode() + content, digest_size=16).digest()
 
     feature, shape = "text" if DATASETS[name].is_text else "image", DATASETS[name].shape
+    places = {}
     for split, (_, examples) in source.splits.items():
-        given, arrays = Counter(), False
-        for _, example in examples():
+        given, arrays = defaultdict(list), False  # which examples of the release are alike
+        for place, (_, example) in enumerate(examples()):
             arrays = not isinstance(example[feature], bytes)
             data = example[feature].tobytes() if arrays else example[feature]
-            given[digest(example, data)] += 1
-        written = Counter()
+            given[digest(example, data)].append(place)
+        written: list[int] = []
         for example in records(folder, split, label=f"checking {name} {split}"):
             data = example[feature]
             if feature == "image":
                 pixels = decode_image(data, shape)  # also shows that a stored jpeg can be decoded
                 data = pixels.tobytes() if arrays else data
-            written[digest(example, data)] += 1
-        if given != written:  # the order differs, the content may not
-            lost = (given - written).total()
+            alike = given[digest(example, data)]
+            written.append(alike.pop(0) if alike else -1)
+        lost = sum(map(len, given.values()))
+        if lost or -1 in written:  # the order differs, the content may not
             raise UserError(
                 f"{lost} examples of {name} {split} came back different: check the disk"
             )
+        places[split] = written
+    return places

@@ -13,8 +13,14 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours, which colour-blind readers tell apart, without yellow, faint on white
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-# SVG files are the same bytes for the same numbers, and keep their text as text
-SVG: Any = {"svg.hashsalt": "fedjax_nc", "svg.fonttype": "none"}
+# SVG files are the same bytes for the same numbers, and keep their text as text; whatever the
+# user has set, a figure is laid out by its own engine or not at all
+SETTINGS: Any = {
+    "svg.hashsalt": "fedjax_nc",
+    "svg.fonttype": "none",
+    "figure.autolayout": False,
+    "figure.constrained_layout.use": False,
+}
 HATCHED: Any = {"alpha": 0.4, "hatch": "////", "edgecolor": "white", "linewidth": 0}
 WIDTH = 9.6  # inches, as wide as the report
 DOTS = 110  # per inch
@@ -36,12 +42,14 @@ class Mark(NamedTuple):
 
 
 def save(drawn: Sequence[Drawn], folder: Path) -> None:
-    """Writes every figure as PNG and as SVG."""
+    """Writes every figure as PNG and as SVG, in one layout."""
     import matplotlib
 
     folder.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context(SVG):
+    with matplotlib.rc_context(SETTINGS):
         for name, figure, _ in drawn:
+            figure.draw_without_rendering()
+            figure.set_layout_engine(None)  # the layout is found once: it takes longer than drawing
             figure.savefig(folder / f"{name}.png", dpi=DOTS)
             figure.savefig(folder / f"{name}.svg", dpi=DOTS, metadata={"Date": None})
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedjax_nc import models, tree
 from fedjax_nc.config import RunConfig
-from fedjax_nc.data import datasets, federated, stream
+from fedjax_nc.data import datasets, federated, partition_file, stream
 from fedjax_nc.data.arrays import Arrays
 from fedjax_nc.data.catalogue import sized
 from fedjax_nc.data.spec import DatasetSpec
@@ -103,9 +103,8 @@ def assemble(*configs: RunConfig, given: Given = NOTHING, strict: bool = False) 
             f"--seeds_parallel: the examples, {host.num_bytes / 1e6:.0f} MB, are above "
             f"--execution.pool_mb={cfg.execution.pool_mb}: raise it, or leave out --seeds_parallel"
         )
-    arrays = arrays._replace(
-        train_x=arrays.train_x if streamed else arrays.train_x[kept], train_y=y
-    )
+    whole = streamed or len(kept) == len(arrays.train_y)
+    arrays = arrays._replace(train_x=arrays.train_x if whole else arrays.train_x[kept], train_y=y)
     splits = _splits(configs, given, arrays=arrays)
     distinct = {id(split): split for split in splits}
     warnings = dict.fromkeys(
@@ -253,7 +252,8 @@ def _splits(
     """Deals the examples, once for each different seed of the partition."""
     cfg = configs[0]
     if given.split is not None:
-        return (given.split,) * len(configs)
+        labels = partition_file.fingerprint(arrays.train_y)
+        return (given.split._replace(labels=labels),) * len(configs)
     made = {
         seed: federated.split_clients(
             cfg.data,

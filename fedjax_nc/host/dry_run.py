@@ -242,6 +242,7 @@ def _one_batch(job: Job, state: State) -> Row:
         size=jnp.asarray(size, jnp.int32),
         steps=jnp.asarray(1, jnp.int32),
         class_counts=jnp.ones(job.spec.classes),
+        relative_size=jnp.ones(()),
         key=state.key,
         state=tree.take(dict(state.clients), 0),
     )

@@ -1,6 +1,7 @@
 """A run from what is asked for to what it comes to: on disk, where it resumes, or in memory."""
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -61,6 +62,11 @@ def run_seeds(request: Request, reporter: Reporter) -> list[Outcome]:
     for cfg in request.configs:  # all of them before the first is trained
         if (directory := places[cfg.seed]) is not None:
             rundir.check(directory, cfg, overwrite=request.overwrite, plugins=request.plugins)
+            if older := _older(request, cfg, directory=directory):
+                reporter.note(
+                    f"{older} has this run on examples in stored order: --data.order=stored goes "
+                    "on with it"
+                )
     found = {}
     together = request.seeds_parallel
     for group in [request.configs] if together else [(cfg,) for cfg in request.configs]:
@@ -81,6 +87,15 @@ def run_seeds(request: Request, reporter: Reporter) -> list[Outcome]:
 
 def _place(request: Request, cfg: RunConfig) -> Path | None:
     return None if request.out is None else rundir.path_of(request.out, cfg)
+
+
+def _older(request: Request, cfg: RunConfig, directory: Path) -> Path | None:
+    """Returns the directory of the same run in stored order, if it has none in official order."""
+    if cfg.data.order == "stored" or directory.exists():
+        return None
+    stored = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, order="stored"))
+    place = _place(request, stored)
+    return place if place and place.exists() else None
 
 
 def _finished(
@@ -112,7 +127,7 @@ def _train(
                 overwrite=request.overwrite,
             )
             temporary = directory / "partition.tmp"  # a killed run leaves no half of it
-            federated.save_split(temporary, job.config.data, split=split)
+            federated.save_split(temporary, cfg.data, split=split, dataset=cfg.dataset)
             os.replace(temporary, directory / "partition.npz")
     for message in job.warnings:
         reporter.note(f"warning: {message}")

@@ -24,7 +24,7 @@ from fedjax_nc.losses.consistency import (
     spectral_norm,
     transmitting_matrix,
 )
-from fedjax_nc.losses.decorrelation import frobenius, log_det
+from fedjax_nc.losses.decorrelation import frobenius, log_det, squared_correlation
 from fedjax_nc.losses.distillation import (
     feature_l2,
     kd,
@@ -49,7 +49,8 @@ __all__ = ["Absent", "ClassSums", "balanced_softmax", "class_relations", "class_
            "margin_softmax", "masked_mean", "model_contrastive", "moving_prototypes",
            "not_true_kd", "prior_scaled", "projector_alignment", "prototype_contrast",
            "prototype_l2", "pull_push", "relaxed_contrast", "soft_label_consistency",
-           "soft_label_kl", "spectral_norm", "transmitting_matrix", "uniformity"]  # fmt: skip
+           "soft_label_kl", "spectral_norm", "squared_correlation", "transmitting_matrix",
+           "uniformity"]  # fmt: skip
 
 
 def masked_mean(values: Float[Array, " b"], mask: Bool[Array, " b"]) -> Float[Array, ""]:

@@ -41,6 +41,17 @@ def frobenius(z: Features, mask: Mask) -> Float[Array, ""]:
     return jnp.sum(off**2) / (max(d * (d - 1), 1) * jnp.maximum(count, 1.0))
 
 
+def squared_correlation(z: Features, mask: Mask) -> Float[Array, ""]:
+    """Computes |K|_F^2 / d^2 of the features' correlation K, as FedDecorr is written.
+
+    FedBlade has it as equation 8. The diagonal counts, which is constant; a batch of one gives
+    zero.
+    """
+    z, count = standardise(z, mask)
+    k = z.T @ z / jnp.maximum(count - 1.0, 1.0)
+    return jnp.mean(k**2)
+
+
 def log_det(
     z: Features,
     mask: Mask,

@@ -21,15 +21,19 @@ def model_contrastive(
     z_global: Float[Array, "*b p"],
     z_previous: Float[Array, "*b p"],
     tau: float,
+    earlier: tuple[Float[Array, "*b p"], ...] = (),
 ) -> Float[Array, "*b"]:
     """Computes the contrast of the global model against the previous local one (MOON, eq. 3).
 
-    -log( e^{s+/tau} / (e^{s+/tau} + e^{s-/tau}) ) with s+ the cosine similarity to the global
-    model's projection and s- that to the previous local model's.
+    -log( e^{s+/tau} / (e^{s+/tau} + sum e^{s-/tau}) ) with s+ the cosine similarity to the global
+    model's projection and s- that to the previous local model's, and to those `earlier`.
     """
-    chex.assert_equal_shape([z, z_global, z_previous])
+    chex.assert_equal_shape([z, z_global, z_previous, *earlier])
     positive, negative = linalg.cosine(z, z_global), linalg.cosine(z, z_previous)
-    return jax.nn.softplus((negative - positive) / tau)
+    value = jax.nn.softplus((negative - positive) / tau)
+    for old in earlier:
+        value = jnp.logaddexp(value, (linalg.cosine(z, old) - positive) / tau)
+    return value
 
 
 def kd(

@@ -39,12 +39,15 @@ if TYPE_CHECKING:
     from fedjax_nc.methods.gradient import feddyn as feddyn
     from fedjax_nc.methods.gradient import fedsol as fedsol
     from fedjax_nc.methods.gradient import per_fedavg as per_fedavg
+    from fedjax_nc.methods.gradient import pfedme as pfedme
     from fedjax_nc.methods.gradient import scaffold as scaffold
     from fedjax_nc.methods.personal import ditto as ditto
     from fedjax_nc.methods.personal import fedala as fedala
+    from fedjax_nc.methods.personal import fedbn as fedbn
     from fedjax_nc.methods.personal import fedper as fedper
     from fedjax_nc.methods.personal import fedrep as fedrep
     from fedjax_nc.methods.personal import ft as ft
+    from fedjax_nc.methods.personal import lg_fedavg as lg_fedavg
     from fedjax_nc.methods.personal import local as local
     from fedjax_nc.methods.prototypes import fedfm as fedfm
     from fedjax_nc.methods.prototypes import fednh as fednh
@@ -57,6 +60,10 @@ if TYPE_CHECKING:
     from fedjax_nc.methods.representation import feddecorr as feddecorr
     from fedjax_nc.methods.representation import fedrcl as fedrcl
     from fedjax_nc.methods.representation import feduv as feduv
+    from fedjax_nc.methods.server import fedadagrad as fedadagrad
+    from fedjax_nc.methods.server import fedadam as fedadam
+    from fedjax_nc.methods.server import fedavgm as fedavgm
+    from fedjax_nc.methods.server import fedyogi as fedyogi
 
 
 def __getattr__(name: str) -> Any:

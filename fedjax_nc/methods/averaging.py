@@ -16,6 +16,7 @@ from fedjax_nc.methods.base import (
     Part,
     Phase,
     Regulariser,
+    above_zero,
     add,
     each_phase,
     mix,
@@ -74,7 +75,10 @@ def prox(*, beta: float = 0.9) -> Regulariser:
 
 @base
 def fedexp(
-    *, eps: float = 0.001, rule: Literal["official", "feddecorr", "feddr"] = "official"
+    *,
+    eps: float = 0.001,
+    decay: float = 1.0,
+    rule: Literal["official", "feddecorr", "feddr"] = "official",
 ) -> Method:
     """FedExP: the server goes further along the mean update the less the clients agree.
 
@@ -82,34 +86,56 @@ def fedexp(
               2023.
     Changes:  w + eta D with eta = max(1, sum_k p_k |D_k|^2 / (2 (|D|^2 + |S| eps))).
     Defaults: eps = 0.001 (FedDr+, the official CIFAR runs).
-    Differs:  FedDecorr's code leaves out |S|; FedDr+'s takes min(1, .), norms that are not squared
-              and 100 eps, so it never goes further than FedAvg (rule). As in the official code the
-              mean of the last two global models is tested, under its rule; eps does not decay.
-              BatchNorm statistics are averaged, not extrapolated.
+    Differs:  FedDecorr's code leaves out |S|; FedDr+'s takes min(1, .), the plain mean of norms
+              that are not squared, and eps times the number of all clients, so it never goes
+              further than FedAvg (rule). As in the official code the mean of the last two global
+              models is tested, under its rule; there eps falls each round by the square of the
+              learning rate's decay, 0.998 (decay). BatchNorm statistics are averaged, not
+              extrapolated.
     Uploads:  the model and one number.
 
     Args:
       eps: keeps the step finite when clients cancel out.
+      decay: of the learning rate each round, by whose square eps falls; 1: it stays.
       rule: the authors' step, FedDecorr's or FedDr+'s.
     """
     not_negative("fedexp", eps=eps)
-    power = 0.5 if rule == "feddr" else 1.0
+    above_zero(decay=decay)
+    plain = rule == "feddr"
 
     def collect(f: Finished) -> jax.Array:
-        return f.weight * tree.sq_distance(f.weights.params, f.received.params) ** power
+        square = tree.sq_distance(f.weights.params, f.received.params)
+        return jnp.sqrt(square) if plain else f.weight * square
 
     def server(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
-        del shared
         length = tree.sq_distance(arrived.mean.params, tree.zeros_like(arrived.mean.params))
+        of_all = arrived.uploads["lengths"] / jnp.maximum(arrived.clients, 1.0)
         eta = extrapolation(
-            arrived.mean_of("lengths"), length, clients=arrived.clients, eps=eps, rule=rule
+            of_all if plain else arrived.mean_of("lengths"),
+            length,
+            clients=arrived.num_clients if plain else arrived.clients,
+            eps=eps * shared["fall"] if decay != 1 else eps,
+            rule=rule,
         )
         return tree.add(
             arrived.sent, Weights(tree.scale(eta, arrived.mean.params), arrived.mean.stats)
         )
 
-    method = fedavg()._replace(parts=(Part("lengths", collect=collect),), server=server)
+    parts = (Part("lengths", collect=collect),)
+    if decay != 1:
+        parts += (falling(decay**2),)
+    method = fedavg()._replace(parts=parts, server=server)
     return mean_of_two(method) if rule == "official" else method
+
+
+def falling(factor: float) -> Part:
+    """Returns the part of a factor that is 1 in the first round and shrinks with every one."""
+    return Part(
+        "fall",
+        lambda setup: jnp.asarray(1.0 / factor),
+        send=lambda fall: (),
+        reduce=lambda fall, uploads, arrived: factor * fall,
+    )
 
 
 def mean_of_two(method: Method) -> Method:
@@ -127,10 +153,13 @@ def mean_of_two(method: Method) -> Method:
     return method._replace(parts=(*method.parts, before), tested=tested)
 
 
-def extrapolation(mean_length, length_of_mean, clients, eps: float, rule: str) -> jax.Array:
-    """Computes FedExP's step from sum_k p_k |D_k|^2 (feddr: |D_k|) and |sum_k p_k D_k|^2."""
+def extrapolation(mean_length, length_of_mean, clients, eps: Any, rule: str) -> jax.Array:
+    """Computes FedExP's step from sum_k p_k |D_k|^2 (feddr: mean |D_k|) and |sum_k p_k D_k|^2.
+
+    `clients` are the participants, or all clients by FedDr+'s rule.
+    """
     if rule == "feddr":
-        return jnp.minimum(1.0, mean_length / (2 * (jnp.sqrt(length_of_mean) + 100 * eps)))
+        return jnp.minimum(1.0, mean_length / (2 * (jnp.sqrt(length_of_mean) + clients * eps)))
     many = clients if rule == "official" else 1.0
     return jnp.maximum(1.0, mean_length / (2 * (length_of_mean + many * eps)))
 

@@ -145,6 +145,8 @@ class Phase(NamedTuple):
     steps: int | None = None  # so many random batches instead of epochs
     share: float = 1.0  # of the client's data in each epoch
     repeats: Callable[[View], jax.Array] | None = None  # as often as that
+    # in fine-tuning: the number of the round's phase whose kept optimiser it goes on with
+    resume: int | None = None
 
 
 class Repeat(NamedTuple):

@@ -120,7 +120,7 @@ def ccvr(
     samples: int = 2000,
     epochs: int = 10,
     lr: float = 0.01,
-    rule: Literal["paper", "fedetf"] = "paper",
+    rule: Literal["paper", "fedetf", "flbench"] = "paper",
 ) -> Regulariser:
     """CCVR: after the last round, the head learns from Gaussian features of every class.
 
@@ -130,15 +130,16 @@ def ccvr(
               give virtual features on which the head alone is trained.
     Defaults: 2000 features per class; 10 epochs of SGD at 0.01 in batches of 128.
     Differs:  FedETF's code means means and standard deviations over clients without weights, keeps
-              the diagonal only, and takes 10 features and 100 epochs (rule). Features are gathered
-              in evaluation mode.
+              the diagonal only, and takes 10 features and 100 epochs (rule). FL-bench's puts
+              biased covariances into the unbiased formula (rule), and takes 200 features and one
+              epoch. Features are gathered in evaluation mode.
     Uploads:  once C counts, C means and C d x d covariances.
 
     Args:
       samples: virtual features of each class.
       epochs: passes over them.
       lr: learning rate of plain SGD on them.
-      rule: pooled covariances of the paper, or FedETF's diagonal ones.
+      rule: pooled covariances of the paper, FedETF's diagonal ones, or FL-bench's too small ones.
     """
     above_zero(samples=samples, epochs=epochs, lr=lr)
 
@@ -149,7 +150,9 @@ def ccvr(
         return (jnp.sum(member, 0), member.T @ z, jnp.einsum("bc,bi,bj->cij", member, z, z))
 
     def upload(sums):
-        return diagonal_upload(*sums) if rule == "fedetf" else sums
+        if rule == "paper":
+            return sums
+        return (diagonal_upload if rule == "fedetf" else biased_upload)(*sums)
 
     def solve(model: Model, weights: Weights, sums, key: jax.Array) -> Weights:
         moments = diagonal_moments(sums) if rule == "fedetf" else pooled_moments(*sums)
@@ -194,6 +197,16 @@ def diagonal_upload(count: jax.Array, total: jax.Array, square: jax.Array):
     kept = (count > 1).astype(total.dtype)
     std, mean = kept[:, None] * jnp.sqrt(variance), kept[:, None] * own.mean
     return kept, mean, std, mean**2
+
+
+def biased_upload(count: jax.Array, total: jax.Array, square: jax.Array):
+    """Computes what FL-bench's (n - 1) times a client's biased covariances stand for.
+
+    That is each class's sum of z z^T less one biased covariance, which is scatter / n.
+    """
+    own = pooled_moments(count, total, square=square)
+    biased = own.spread * (jnp.maximum(count - 1, 0) / jnp.maximum(count, 1))[:, None, None]
+    return count, total, square - biased
 
 
 def diagonal_moments(sums) -> Moments:

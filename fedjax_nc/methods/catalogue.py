@@ -8,7 +8,7 @@ import ast
 import functools
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,6 +119,21 @@ def with_hyper(spec: str, overrides: dict[str, Any]) -> str:
             raise UserError(f"several pieces of '{spec}' take '{key}': write it as name({key}=...)")
         owner = owners[0] if owners else pieces[-1]
         owner.kwargs[key] = checked(owner.entry, key, value=value)
+    return " | ".join(show(p) for p in pieces)
+
+
+def completed(spec: str, settings: Mapping[str, Mapping[str, Any]]) -> str:
+    """Puts hyperparameters where a specification leaves them open, in the one canonical way.
+
+    Args:
+      spec: the specification.
+      settings: hyperparameters of each name; a regulariser's begins with its bar: `| ccvr`.
+    """
+    pieces = parse(spec)
+    for entry, kwargs in pieces:
+        name = f"| {entry.name}" if entry.kind == "regulariser" else entry.name
+        own = {k: checked(entry, k, value=v) for k, v in settings.get(name, {}).items()}
+        kwargs.update(own | kwargs)
     return " | ".join(show(p) for p in pieces)
 
 

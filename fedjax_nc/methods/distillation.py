@@ -1,5 +1,7 @@
 """Methods that listen to another model: the received one, or the client's previous one."""
 
+import itertools
+
 import jax
 
 from fedjax_nc import losses
@@ -44,26 +46,29 @@ def fedntd(*, beta: float = 1.0, tau: float = 1.0) -> Method:
 
 
 @base
-def moon(*, mu: float = 1.0, tau: float = 0.5, dim: int = 256) -> Method:
+def moon(*, mu: float = 1.0, tau: float = 0.5, dim: int = 256, buffer: int = 1) -> Method:
     """MOON: model-contrastive learning with the global and the previous local model.
 
     Paper:    Li et al., Model-Contrastive Federated Learning, CVPR 2021.
     Changes:  + mu * contrastive loss on a two-layer projection before the head.
     Defaults: mu = 1, tau = 0.5 (FedDr+, FedAlign), dimension 256 (official code).
-    Differs:  a client's previous model starts as the initial global model (FedDr+, FedAlign code);
-              the official code leaves the term out until a client has a previous model.
+    Differs:  a client's previous models start as the initial global model (FedDr+, FedAlign code);
+              the official code leaves each out until a client has it. Its model_buffer_size, one
+              by default, is buffer.
     Uploads:  the model with its projector.
 
     Args:
       mu: weight of the contrastive term.
       tau: temperature of the similarities.
       dim: output width of the projector; 0 leaves the projector out, as FedDr+'s code.
+      buffer: how many of its last models a client is pushed away from.
     """
     not_negative("moon", mu=mu, dim=dim)
-    above_zero(tau=tau)
+    above_zero(tau=tau, buffer=buffer)
     head = HeadSpec(projector=(FEATURES, dim) if dim else ())
-    term = contrastive(tau)._replace(weight=mu)
-    return add(fedavg()._replace(head=head), term, parts=(previous_model(),))
+    parts = previous_models(buffer)
+    term = contrastive(tau, tuple(part.name for part in parts))._replace(weight=mu)
+    return add(fedavg()._replace(head=head), term, parts=parts)
 
 
 @regulariser
@@ -90,7 +95,7 @@ def moon_reg(*, beta: float = 0.9, tau: float = 0.5, dim: int = 0) -> Regularise
                     "this method has fixed class vectors or its own projector: use dim=0"
                 )
             method = method._replace(head=method.head._replace(projector=(FEATURES, dim)))
-        return mix(method, contrastive(tau), beta=beta, parts=(previous_model(),))
+        return mix(method, contrastive(tau), beta=beta, parts=previous_models())
 
     return apply
 
@@ -174,18 +179,26 @@ def fd(*, beta: float = 0.9) -> Regulariser:
     return lambda method: mix(method, term, beta=beta)
 
 
-def contrastive(tau: float) -> Term:
-    """Returns MOON's term (equation 3)."""
+def contrastive(tau: float, previous: tuple[str, ...] = ("previous",)) -> Term:
+    """Returns MOON's term (equation 3) against the models of these parts."""
 
     def contrast(c: Context) -> jax.Array:
-        z, z_global, z_previous = c.out, c.ref("global"), c.ref("previous")
+        z, z_global = c.out.projected, c.ref("global").projected
+        newest, *earlier = (c.ref(name).projected for name in previous)
         return losses.model_contrastive(
-            z.projected, z_global.projected, z_previous=z_previous.projected, tau=tau
+            z, z_global, z_previous=newest, tau=tau, earlier=tuple(earlier)
         )
 
     return per_example("moon", contrast)
 
 
-def previous_model() -> Part:
-    """Returns the part that keeps each client's own model of its last round."""
-    return Part("previous", init_client=lambda s: s.weights, keep=lambda f: f.weights)
+def previous_models(count: int = 1) -> tuple[Part, ...]:
+    """Returns the parts that keep each client's own models of its last rounds, newest first."""
+    newest = Part("previous", init_client=lambda s: s.weights, keep=lambda f: f.weights)
+    names = ["previous", *(f"previous{n}" for n in range(2, count + 1))]
+    # every round a model moves on by one place
+    older = [
+        newest._replace(name=name, keep=lambda f, before=before: f.client[before])
+        for before, name in itertools.pairwise(names)
+    ]
+    return (newest, *older)

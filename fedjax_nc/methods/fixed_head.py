@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_nc import linalg, losses
+from fedjax_nc.errors import UserError
 from fedjax_nc.methods import terms
 from fedjax_nc.methods.averaging import fedavg
 from fedjax_nc.methods.base import (
@@ -149,6 +150,7 @@ def fedgela(
     temperature: float = 0.2,
     clip: float = 20.0,
     finetune_epochs: int = 5,
+    projector_bias: bool = True,
 ) -> Method:
     """FedGELA: a fixed ETF whose vectors are as long as the client's classes are frequent.
 
@@ -158,7 +160,8 @@ def fedgela(
     Defaults: T = 0.2, gradients cut at norm 20, features through two dense layers and BatchNorm
               (official code).
     Differs:  FedDr+'s form projects to C dimensions, normalises, learns a scale, has neither T nor
-              clipping, and predicts without phi. An absent class has logit 0; it is not removed.
+              clipping, and predicts without phi; its code has no bias there (projector_bias). An
+              absent class has logit 0; it is not removed.
     Uploads:  the body; in FedDr+'s form also projector and scale.
 
     Args:
@@ -166,6 +169,7 @@ def fedgela(
       temperature: T of the authors' form.
       clip: norm at which the authors' form cuts gradients.
       finetune_epochs: epochs of personal fine-tuning with the same loss.
+      projector_bias: give the projector of FedDr+'s form a bias.
     """
     not_negative("fedgela", clip=clip, finetune_epochs=finetune_epochs)
     above_zero(temperature=temperature)
@@ -177,7 +181,18 @@ def fedgela(
         return losses.cross_entropy(logits, c.batch.y)
 
     phase = Phase((per_example("scaled_etf", scaled),), train=("body", "projector", "scale"))
-    head = HeadSpec("etf", False, projector=(CLASSES,), normalise=True, learn_scale=True)
+    head = HeadSpec(
+        "etf",
+        bias=False,
+        projector=(CLASSES,),
+        normalise=True,
+        learn_scale=True,
+        projector_bias=projector_bias,
+    )
+    if ours and not projector_bias:
+        raise UserError(
+            "fedgela: projector_bias=False belongs to form='feddr': give both, or neither"
+        )
     if ours:
         phase = phase._replace(grad=clipped(clip))
         head = HeadSpec("etf", bias=False, encoder=True)
@@ -203,6 +218,8 @@ def fedetf(
     finetune: Literal["paper", "code"] = "paper",
     cycles: int = 20,
     finetune_epochs: int = 3,
+    resume: bool = False,
+    projector_bias: bool = True,
 ) -> Method:
     """FedETF: a fixed ETF classifier, a projector and the balanced feature loss.
 
@@ -213,8 +230,10 @@ def fedetf(
     Defaults: d = classes, gamma = 1, beta starts at 1; 20 cycles of 3 epochs (released code).
     Differs:  fine-tuning by algorithm 2 trains beta with every stage at the round's learning rate;
               the code first trains everything but V with the balanced loss, then V by plain SGD at
-              0.1 and the projector at 0.05, with beta fixed. Absent classes count as 1, as in the
-              code; FedDr+'s version of the method removes them.
+              0.1 and the projector at 0.05, with beta fixed. The code's first stage goes on with
+              the client's momentum where clients keep it (resume). Absent classes count as 1, as
+              in the code; FedDr+'s version of the method removes them (absent) and has no bias in
+              its projector (projector_bias).
     Uploads:  body, projector and beta.
 
     Args:
@@ -227,7 +246,11 @@ def fedetf(
       finetune: personal fine-tuning by algorithm 2 or as the released code.
       cycles: alternations of classifier and projector in fine-tuning.
       finetune_epochs: epochs of each of them.
+      resume: let the code's first stage of fine-tuning go on with the client's kept optimiser.
+      projector_bias: give the projector a bias.
     """
+    if resume and finetune == "paper":
+        raise UserError("fedetf: resume=True belongs to finetune='code': give both, or neither")
     not_negative("fedetf", gamma=gamma, dim=dim, cycles=cycles, finetune_epochs=finetune_epochs)
 
     def balanced_loss(c: Context) -> jax.Array:
@@ -243,12 +266,19 @@ def fedetf(
         vectors = Phase(ce, train=("head", "scale"), epochs=finetune_epochs)
         layer = Phase(ce, train=("projector", "scale"), epochs=finetune_epochs)
     else:
-        first = phase
+        first = phase._replace(resume=0 if resume else None)
         vectors = Phase(ce, ("head",), epochs=finetune_epochs, optimizer=SGD(0.1))
         layer = Phase(
             ce, ("projector",), epochs=finetune_epochs, optimizer=SGD(0.05, 0.9, weight_decay=5e-4)
         )
     alternate = (vectors, layer) if projector else (vectors,)
     width = (dim or CLASSES,) if projector else ()
-    head = HeadSpec("etf", False, projector=width, normalise=True, learn_scale=learn_scale)
+    head = HeadSpec(
+        "etf",
+        bias=False,
+        projector=width,
+        normalise=True,
+        learn_scale=learn_scale,
+        projector_bias=projector_bias,
+    )
     return Method("fedetf", head, phases=(phase,), finetune=(first, Repeat(cycles, alternate)))

@@ -1,11 +1,12 @@
-"""Methods that change the local gradient: SCAFFOLD, FedDyn, FedSOL, Per-FedAvg."""
+"""Methods that change the local gradient: SCAFFOLD, FedDyn, FedSOL, Per-FedAvg, pFedMe."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax import lax
 
 from fedjax_nc import linalg, losses, tree
 from fedjax_nc.methods import terms
@@ -28,7 +29,7 @@ from fedjax_nc.methods.base import (
     per_example,
 )
 from fedjax_nc.methods.registry import base
-from fedjax_nc.types import Batch, Weights
+from fedjax_nc.types import Batch, ClientInfo, Weights
 
 
 @base
@@ -98,7 +99,11 @@ def control_variate(ci, c, received, local, steps, lr, momentum):
 
 @base
 def feddyn(
-    *, alpha: float = 0.01, squared: bool = True, weights: Literal["equal", "size"] = "equal"
+    *,
+    alpha: float = 0.01,
+    squared: bool = True,
+    weights: Literal["equal", "size", "mixed"] = "equal",
+    relative: bool = False,
 ) -> Method:
     """FedDyn: a linear and a proximal term that move each client's optimum to the global one.
 
@@ -107,16 +112,22 @@ def feddyn(
               subtracts h / alpha, h <- h - alpha/N sum_k (w_k - w_g).
     Defaults: alpha = 0.01 (FedETF); 0.1 (FedNTD's code).
     Differs:  FedETF's code does not square the norm (squared) and weighs clients by size in both
-              sums (weights). The official code divides alpha by a client's relative size. Only
+              sums (weights); FedNTD's has 1/N in h, and sizes in the mean of the models. The
+              official code divides a client's alpha by its size beside the mean (relative). Only
               parameters are corrected, statistics are averaged.
-    Uploads:  the model.
+    Uploads:  the model; with mixed weights its update twice, since only sums travel here.
 
     Args:
       alpha: strength of the regularisation.
       squared: square the proximal norm, as the paper.
-      weights: mean over clients and 1/N of the paper, or weights by size as FedETF's code.
+      weights: mean over clients and 1/N of the paper, sizes in both as FedETF's code, or sizes in
+        the mean alone as FedNTD's.
+      relative: divide a client's alpha by its size beside the mean over all clients.
     """
     above_zero(alpha=alpha)
+
+    def own_alpha(info: ClientInfo) -> Any:
+        return alpha / info.relative_size if relative else alpha
 
     def linear(c: Context) -> jax.Array:
         mine = tree.pick(c.client["gradient"], tuple(c.weights.params))
@@ -128,10 +139,14 @@ def feddyn(
 
     def keep(f: Finished):
         change = tree.sub(f.weights.params, f.received.params)
-        return tree.sub(f.client["gradient"], tree.scale(alpha, change))
+        return tree.sub(f.client["gradient"], tree.scale(own_alpha(f.info), change))
+
+    def collect(f: Finished):
+        return tree.sub(f.weights.params, f.received.params)
 
     def reduce(h, uploads, arrived: Arrived):
-        del uploads
+        if weights == "mixed":
+            return tree.sub(h, tree.scale(alpha / arrived.num_clients, uploads))
         share = arrived.clients / arrived.num_clients if weights == "equal" else 1.0
         return tree.sub(h, tree.scale(alpha * share, arrived.mean.params))
 
@@ -143,14 +158,24 @@ def feddyn(
     def zeros(setup: Setup):
         return tree.zeros_like(setup.weights.params)
 
-    pull = terms.prox(alpha)._replace(name="pull") if squared else Term("pull", norm, weight=alpha)
+    distance = terms.prox(1.0).fn if squared else norm
+
+    def pull(c: Context) -> jax.Array:
+        return distance(c) / c.info.relative_size if relative else distance(c)
+
     return add(
-        fedavg()._replace(server=server, weights=None if weights == "size" else "equal"),
+        fedavg()._replace(server=server, weights="equal" if weights == "equal" else None),
         Term("linear", linear),
-        pull,
+        Term("pull", pull, weight=alpha),
         parts=(
             Part("gradient", init_client=zeros, keep=keep),
-            Part("drift", zeros, reduce=reduce, send=lambda h: ()),
+            Part(
+                "drift",
+                zeros,
+                collect=collect if weights == "mixed" else None,
+                reduce=reduce,
+                send=lambda h: (),
+            ),
         ),
     )
 
@@ -164,9 +189,9 @@ def fedsol(*, rho: float = 2.0, tau: float = 3.0) -> Method:
     Changes:  each step takes the gradient of CE at w + rho g/|g|, g the gradient of
               KL(softmax(z_g / 3) || softmax(z / 3)) at w.
     Defaults: rho = 2 (FedDr+); 1 in the official configuration.
-    Differs:  where g is rounding noise, as in the first step of a round, nothing is perturbed; the
-              official code blows the noise up to the full radius. Statistics come from the first
-              pass. The adaptive variant is left out.
+    Differs:  where g is rounding noise, as in a round's first step of a network without running
+              statistics, nothing is perturbed; the official code blows the noise up to the full
+              radius. Statistics come from the first pass. The adaptive variant is left out.
     Uploads:  the model.
 
     Args:
@@ -206,7 +231,10 @@ def perturbation(grads, rho: float):
 
 @base
 def per_fedavg(
-    *, alpha: float = 0.01, beta: float = 0.0, batches: Literal["halves", "same"] = "halves"
+    *,
+    alpha: float = 0.01,
+    beta: float = 0.0,
+    batches: Literal["halves", "same", "pairs"] = "halves",
 ) -> Method:
     """Per-FedAvg: train for what the model becomes after one step, to first order.
 
@@ -215,13 +243,19 @@ def per_fedavg(
     Changes:  the gradient at w - alpha grad CE(w; b1) on b2; fine-tuning is one such step.
     Defaults: alpha = 0.01; the run's optimiser takes the outer step.
     Differs:  b1 and b2 are the halves of a step's batch; FedDW's code takes the same batch twice
-              (batches) and outer steps of plain SGD at 0.001 (beta = 0.001).
+              (batches) and outer steps of plain SGD at 0.001 (beta = 0.001). FedBABU's takes two
+              batches in turn (batches = pairs), alpha = lr and beta = 0.1: one SGD with momentum
+              makes both steps, so the inner gradient stays in the buffer of the outer step. Pairs
+              have neither the run's weight decay nor its clipping, and a last batch without a
+              partner is left out.
     Uploads:  the model.
 
     Args:
       alpha: length of the inner step.
-      beta: length of the outer step of plain SGD; 0 leaves it to the run's optimiser.
-      batches: adapt on one half of the batch and learn from the other, or the same twice.
+      beta: length of the outer step of plain SGD; 0 leaves it to the run's optimiser, with pairs to
+        the run's learning rate.
+      batches: adapt on one half of the batch and learn from the other, or the same twice, or the
+        next batch.
     """
     not_negative("per_fedavg", alpha=alpha, beta=beta)
 
@@ -237,6 +271,8 @@ def per_fedavg(
 
     ce = (terms.cross_entropy(),)
     phase = Phase(ce, grad=meta, optimizer=SGD(beta) if beta else None)
+    if batches == "pairs":
+        phase = Phase(ce, optimizer=lambda view: paired(view, alpha, beta=beta or view.info.lr))
     return fedavg()._replace(phases=(phase,), finetune=(Phase(ce, optimizer=SGD(alpha), steps=1),))
 
 
@@ -246,3 +282,82 @@ def halves(batch: Batch) -> tuple[Batch, Batch]:
     first = batch.mask & (place % 2 == 0)
     second = jnp.where(jnp.sum(batch.mask) > 1, batch.mask & ~first, batch.mask)
     return batch._replace(mask=first), batch._replace(mask=second)
+
+
+class Paired(NamedTuple):
+    """The state of Per-FedAvg's optimiser in FedBABU's code."""
+
+    buffer: Any  # of momentum, for both kinds of steps
+    home: Any  # parameters before the inner step
+    count: jax.Array  # steps so far
+
+
+def paired(view: View, alpha: float, beta) -> optax.GradientTransformation:
+    """Makes the SGD that steps by alpha and then, from where it was, by beta, in one buffer."""
+
+    def update(grads, state: Paired, params=None):
+        inner = state.count % 2 == 0
+        alone = inner & (state.count + 1 == view.info.num_steps)
+        buffer = tree.add(tree.scale(view.info.momentum, state.buffer), grads)
+        home = tree.select(inner, params, b=state.home)
+        to = tree.sub(home, tree.scale(jnp.where(inner, alpha, beta), buffer))
+        to = tree.select(alone, home, b=to)
+        return tree.sub(params, to), Paired(buffer, home, count=state.count + 1)
+
+    def init(params) -> Paired:
+        return Paired(tree.zeros_like(params), params, count=jnp.zeros((), jnp.int32))
+
+    return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
+
+
+@base
+def pfedme(
+    *, lam: float = 15.0, steps: int = 5, alpha: float = 0.09, lr: float = 0.005, beta: float = 1.0
+) -> Method:
+    """pFedMe: train the point from which each client's own model is a short way.
+
+    Paper:    T Dinh et al., Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020.
+    Changes:  on each batch theta makes steps down CE + lambda/2 |theta - w|^2 from w, and w's
+              gradient is lambda (w - theta); the server moves by beta times the mean update.
+    Defaults: lambda = 15, 5 steps of 0.09, w's plain steps of 0.005, beta = 1: usual in other
+              libraries, not compared with the authors' own.
+    Differs:  theta starts at w on each batch, where the official code goes on from the last batch's
+              and decays it by 0.001. The personal model is w after its training; theta, which
+              the paper tests, is what fine-tuning gives: as many steps of alpha from the global
+              model on random batches. BatchNorm statistics are of the last step, and averaged.
+    Uploads:  the model.
+
+    Args:
+      lam: strength of the pull of theta towards w.
+      steps: of theta on each batch.
+      alpha: length of these steps.
+      lr: length of w's steps of plain SGD; 0 leaves them to the run's optimiser.
+      beta: step of the server along the mean update.
+    """
+    not_negative("pfedme", lam=lam, lr=lr, beta=beta)
+    above_zero(steps=steps, alpha=alpha)
+
+    def envelope(value_and_grad, view: View):
+        del view
+
+        def of_envelope(trainable, stats, batch, key):
+            def step(theta, _):
+                value, grads = value_and_grad(theta, stats, batch, key)
+                slope = tree.add(grads, tree.scale(lam, tree.sub(theta, trainable)))
+                return tree.sub(theta, tree.scale(alpha, slope)), value
+
+            theta, values = lax.scan(step, trainable, length=steps)
+            last = jax.tree.map(lambda value: value[-1], values)
+            return last, tree.scale(lam, tree.sub(trainable, theta))
+
+        return of_envelope
+
+    def server(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
+        del shared
+        step = Weights(tree.scale(beta, arrived.mean.params), arrived.mean.stats)
+        return tree.add(arrived.sent, step)
+
+    ce = terms.cross_entropy()
+    own = Phase((ce, terms.prox(lam)), optimizer=SGD(alpha), steps=steps)
+    phase = Phase((ce,), grad=envelope, optimizer=SGD(lr) if lr else None)
+    return fedavg()._replace(phases=(phase,), server=server, finetune=(own,))

@@ -26,11 +26,23 @@ def no_class_means(setup: Setup) -> ClassMeans:
     return ClassMeans(jnp.zeros((classes, features)), jnp.zeros(classes, bool))
 
 
-def prototypes(weighted: bool = True) -> Part:
+class PastMeans(NamedTuple):
+    """Class means over all past rounds, and the sums they are made of, which the server keeps."""
+
+    mean: jax.Array
+    seen: jax.Array
+    history: Any
+
+
+def prototypes(weighted: bool = True, history: bool = False) -> Part:
     """Returns the part of every class's mean feature over participants (FedBlade, eq. 13-14).
 
     Without weights it is the mean of the clients' means (FedProto). A class that no participant
     has keeps its old mean.
+
+    Args:
+      weighted: weigh a client's mean by how many examples it is of.
+      history: average the uploads of all past rounds, which FedDW's code never clears.
     """
 
     def reduce(old: ClassMeans, sums: losses.ClassSums, arrived: Arrived) -> ClassMeans:
@@ -43,7 +55,25 @@ def prototypes(weighted: bool = True) -> Part:
         sums = per_class(lambda out: out.features)(f)
         return sums if weighted else losses.ClassSums(sums.mean, jnp.minimum(sums.count, 1.0))
 
-    return Part("prototypes", no_class_means, collect=collect, reduce=reduce)
+    def none_yet(setup: Setup) -> PastMeans:
+        none = no_class_means(setup)
+        nothing = losses.ClassSums(none.mean, jnp.zeros(len(none.mean)))
+        return PastMeans(none.mean, none.seen, history=nothing)
+
+    def with_past(old: PastMeans, new: losses.ClassSums, arrived: Arrived) -> PastMeans:
+        total = losses.ClassSums(old.history.total + new.total, old.history.count + new.count)
+        mean, seen = reduce(ClassMeans(old.mean, old.seen), total, arrived)
+        return PastMeans(mean, seen, history=total)
+
+    if not history:
+        return Part("prototypes", no_class_means, collect=collect, reduce=reduce)
+    return Part(
+        "prototypes",
+        none_yet,
+        collect=collect,
+        reduce=with_past,
+        send=lambda past: past._replace(history=()),
+    )
 
 
 def per_class(

@@ -19,7 +19,6 @@ from fedjax_nc.methods.base import (
     Regulariser,
     Setup,
     View,
-    each_phase,
     not_negative,
 )
 from fedjax_nc.methods.fixed_head import dot_regression
@@ -60,6 +59,22 @@ def fedper() -> Method:
 
 
 @base
+def lg_fedavg() -> Method:
+    """LG-FedAvg: the head is shared, every client keeps its own body.
+
+    Paper:    Liang et al., Think Locally, Act Globally: Federated Learning with Local and Global
+              Representations, arXiv 2001.01523, 2020.
+    Changes:  bodies and BatchNorm statistics are not averaged; look at personal accuracy, the
+              global body stays as it began.
+    Defaults: the last layer is shared.
+    Differs:  the official code starts from a model trained by FedAvg and shares the last layers, in
+              a number that depends on the network; here all begin as the initial model.
+    Uploads:  the head.
+    """
+    return fedavg()._replace(personal=("body",))
+
+
+@base
 def fedrep(*, epochs: Literal["original", "fedbabu", "fedetf", "feddw"] = "original") -> Method:
     """FedRep: first the personal head with the body frozen, then the body with the head frozen.
 
@@ -68,6 +83,8 @@ def fedrep(*, epochs: Literal["original", "fedbabu", "fedetf", "feddw"] = "origi
     Changes:  two phases; heads stay with their clients.
     Defaults: of E local epochs, E - 1 for the head and 1 for the body (official code).
     Differs:  FedBABU's and FedDr+'s code E and 1, FedETF's E and E, FedDW's 1 and E - 1 (epochs).
+              FedBABU's has one SGD for both, so that the body begins with the momentum of gradients
+              from the head's epochs; here each phase has an optimiser of its own.
     Uploads:  the body.
 
     Args:
@@ -89,27 +106,31 @@ def fedrep(*, epochs: Literal["original", "fedbabu", "fedetf", "feddw"] = "origi
 
 
 @base
-def ditto(*, lam: float = 1.0, plain: bool = False) -> Method:
+def ditto(*, lam: float = 1.0, plain: bool = True) -> Method:
     """Ditto: FedAvg, and beside it a personal model that is pulled towards the global one.
 
     Paper:    Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML
               2021.
     Changes:  v <- v - lr (grad CE(v) + lambda (v - w_g)) on the same batches; v stays.
-    Defaults: lambda = 1 (official examples); 0.001 (FedETF's code), 0.75 (FedBABU's).
-    Differs:  the personal model starts as the global one, FedETF's from its own random start with
-              plain steps (plain). FedBABU's code pulls towards the locally trained copy and
-              averages the personal models, which is another method.
+    Defaults: lambda = 1 (official examples); 0.001 (FedETF's code), 0.75 (FedBABU's). The personal
+              model takes plain steps, as in the official code and FedETF's.
+    Differs:  the personal model starts as the global one, FedETF's from its own random start.
+              Personal steps with the run's momentum (plain) are nobody's. FedBABU's code pulls
+              towards the locally trained copy and averages the personal models, which is another
+              method.
     Uploads:  the model.
 
     Args:
       lam: strength of the pull; 0 is local training.
-      plain: steps of plain SGD, without the run's momentum and weight decay.
+      plain: personal steps of plain SGD, without the run's momentum and weight decay; the global
+        model always has the run's optimiser.
     """
     not_negative("ditto", lam=lam)
     pull = terms.prox(lam)._replace(name="pull")
-    method = each_phase(fedavg(), optimizer=SGD() if plain else None)
+    method = fedavg()
     (phase,) = method.phases
-    own = phase._replace(terms=(*phase.terms, pull), slot="own")
+    optimizer = SGD() if plain else None
+    own = phase._replace(terms=(*phase.terms, pull), optimizer=optimizer, slot="own")
     part = Part("own", init_client=lambda s: s.weights, keep=lambda f: f.slots["own"])
     return method._replace(phases=(phase, own), parts=(part,))
 
@@ -199,6 +220,53 @@ def adapted(share, grads, old, new, eta: float):
     return jax.tree.map(
         lambda a, g, o, n: jnp.clip(a - eta * g * (n - o), 0.0, 1.0), share, grads, old, new
     )
+
+
+@base
+def fedbn() -> Method:
+    """FedBN: every client keeps its own normalising layers, the rest is shared.
+
+    Paper:    Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch
+              Normalization, ICLR 2021.
+    Changes:  a client starts from the global model with its own BatchNorm parameters and
+              statistics; look at personal accuracy.
+    Defaults: BatchNorm or GroupNorm, whichever the network has; without either it is FedAvg.
+    Differs:  clients' norms are averaged too, so that there is a global model to be tested, but
+              no client takes their mean; the official code never uploads them. The paper has no
+              GroupNorm. A client's norms begin as the initial model's.
+    Uploads:  the model.
+    """
+
+    def own(weights: Weights) -> Weights:
+        return Weights(norms(weights.params["body"]), weights.stats)
+
+    def start(received: Weights, client: Mapping[str, Any]) -> Weights:
+        mine = client["norms"]
+        body = replaced(received.params["body"], mine.params)
+        return Weights({**received.params, "body": body}, mine.stats)
+
+    part = Part("norms", init_client=lambda s: own(s.weights), keep=lambda f: own(f.weights))
+    return fedavg()._replace(parts=(part,), start=start)
+
+
+def norms(layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the normalising layers of a network, which are those with a scale, by their names."""
+    inner = {
+        name: layer if "scale" in layer else norms(layer)
+        for name, layer in layers.items()
+        if isinstance(layer, Mapping)
+    }
+    return {name: layer for name, layer in inner.items() if layer}
+
+
+def replaced(layers: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a network's layers, of which some are others of the same name."""
+    return {
+        name: replaced(layer, others[name])
+        if isinstance(layer, Mapping) and name in others
+        else others.get(name, layer)
+        for name, layer in layers.items()
+    }
 
 
 @regulariser

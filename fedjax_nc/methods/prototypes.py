@@ -34,6 +34,7 @@ def fedproto(
     lam: float = 1.0,
     average: bool = True,
     weighted: bool = False,
+    history: bool = False,
     predict: Literal["head", "nearest"] = "head",
 ) -> Method:
     """FedProto: features are drawn to the mean prototype of their class.
@@ -44,14 +45,17 @@ def fedproto(
     Defaults: lambda = 1 (original, FedDW, FedBlade); 0.1 (FedETF's code). Models are averaged too,
               as FedBlade's numbers imply.
     Differs:  the original and FedETF average no models (average) and predict by the nearest
-              prototype (predict); FedDW weighs prototypes by counts (weighted). Local prototypes
-              are of the new local model, the original takes features seen during its last epoch.
+              prototype (predict); FedDW weighs prototypes by counts (weighted), and its code
+              averages those of all past rounds, since it never clears its lists (history). Local
+              prototypes are of the new local model, the original takes features seen during its
+              last epoch.
     Uploads:  C prototypes and which exist; with averaging the model.
 
     Args:
       lam: weight of the term.
       average: average the models as FedAvg; otherwise only prototypes travel.
       weighted: weigh a client's prototype by how many samples it is of.
+      history: average the prototypes of all past rounds, not of the last alone.
       predict: personal prediction by the head or by the nearest prototype.
     """
     not_negative("fedproto", lam=lam)
@@ -67,7 +71,7 @@ def fedproto(
         return jnp.where(known.seen, -jnp.sum(gaps**2, axis=-1), -1e9)
 
     term = per_example("prototypes", distance, weight=lam)
-    method = add(fedavg(), term, parts=(parts.prototypes(weighted),))
+    method = add(fedavg(), term, parts=(parts.prototypes(weighted, history),))
     method = method if average else method._replace(personal=("body", "head"), finetune=())
     return method._replace(predict=nearest) if predict == "nearest" else method
 

@@ -26,26 +26,28 @@ from fedjax_nc.types import Model
 
 
 @base
-def feddecorr(*, beta: float = 0.1) -> Method:
+def feddecorr(*, beta: float = 0.1, scale: Literal["code", "paper"] = "code") -> Method:
     """FedDecorr: FedAvg with features that are uncorrelated over a batch.
 
     Paper:    Shi et al., Towards Understanding and Mitigating Dimensional Collapse in
               Heterogeneous Federated Learning, ICLR 2023.
     Changes:  + beta/B mean_{i != j} M_ij^2, M = Z^T Z of the standardised features.
     Defaults: beta = 0.1 (official code, FedBlade).
-    Differs:  FedBlade's eq. 8, |K|_F^2 / d^2, is about B times smaller; 0.1 belongs to the code's.
+    Differs:  the paper's and FedBlade's equation 8, |K|_F^2 / d^2 of the correlation K, is about B
+              times smaller (scale); 0.1 belongs to the code's.
     Uploads:  the model.
 
     Args:
       beta: weight of the decorrelation.
+      scale: the released code's, or that of the papers' equations.
     """
     not_negative("feddecorr", beta=beta)
-    return decorr(beta=beta)(fedavg())
+    return decorr(beta=beta, kind="feddecorr" if scale == "code" else "correlation")(fedavg())
 
 
 @regulariser
 def decorr(
-    *, beta: float = 0.1, kind: Literal["feddecorr", "lddecorr"] = "feddecorr"
+    *, beta: float = 0.1, kind: Literal["feddecorr", "correlation", "lddecorr"] = "feddecorr"
 ) -> Regulariser:
     """Decorrelated features on any method: L + beta L_decorr.
 
@@ -54,7 +56,8 @@ def decorr(
 
     Args:
       beta: weight of the decorrelation; 0.1 belongs to feddecorr, 0.005 to lddecorr.
-      kind: FedDecorr's squared correlations or FedBlade's log-determinant.
+      kind: FedDecorr's squared correlations on its code's scale or on its paper's, or FedBlade's
+        log-determinant.
     """
     not_negative("decorr", beta=beta)
     return lambda method: add(method, decorrelation(kind)._replace(weight=beta))
@@ -62,7 +65,11 @@ def decorr(
 
 def decorrelation(kind: str) -> Term:
     """Returns FedDecorr's or FedBlade's term on the body's features."""
-    loss = {"feddecorr": losses.frobenius, "lddecorr": losses.log_det}[kind]
+    loss = {
+        "feddecorr": losses.frobenius,
+        "correlation": losses.squared_correlation,
+        "lddecorr": losses.log_det,
+    }[kind]
 
     def check(model: Model, batch_size: int) -> None:
         del model
@@ -153,7 +160,7 @@ def fedblade(
     beta: float = 0.005,
     gamma: float = 1.0,
     tau: float = 0.1,
-    decorr: Literal["lddecorr", "feddecorr", "none"] = "lddecorr",
+    decorr: Literal["lddecorr", "feddecorr", "correlation", "none"] = "lddecorr",
     feature_alignment: bool = True,
     distribution_factor: bool = True,
     projector_alignment: bool = True,
@@ -176,7 +183,8 @@ def fedblade(
       beta: weight of the decorrelation.
       gamma: weight of both alignments (PBA); 0 leaves them out.
       tau: temperature of the feature alignment.
-      decorr: log-determinant, FedDecorr's term instead, or none (table 3, figure 3).
+      decorr: log-determinant, or FedDecorr's term instead as its code has it or as equation 8, or
+        none (table 3, figure 3).
       feature_alignment: L_FA (table 4, FA).
       distribution_factor: class counts in L_FA (table 4, DF).
       projector_alignment: L_PA (table 4, PA).

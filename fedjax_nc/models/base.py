@@ -42,9 +42,9 @@ def from_body(body: nn.Module, shape: tuple[int, ...], classes: int, spec: HeadS
     def init(key):
         key_body, key_head = jax.random.split(key)
         x = jnp.zeros((2, *shape), int if len(shape) == 1 else float)  # words are ids
-        variables = body.init({"params": key_body, "dropout": key_body}, x, train=False, mask=None)
+        rngs = {"params": key_body, "dropout": key_body}
+        (*_, features), variables = body.init_with_output(rngs, x, train=False, mask=None)
         variables = jax.tree.map(lambda v: v.astype(float), variables)  # of the working precision
-        *_, features = jax.eval_shape(lambda v: body.apply(v, x, train=False, mask=None), variables)
         head = init_head(key_head, spec, features=features.shape[-1], classes=classes)
         return Weights({"body": variables["params"], **head}, variables.get("batch_stats", {}))
 

@@ -131,6 +131,18 @@ _RECORDS = (
         blocks=15,
     ),
     ModelSpec(
+        name="resnet32_b",
+        summary="ResNet-32, projections",
+        module="fedjax_nc.models.resnet:ResNet",
+        options={"blocks": (5, 5, 5), "projection": True},
+        norm="running",
+        parameters=466_906,
+        mflops=69.12,
+        counted="by hand",
+        min_size=8,
+        blocks=15,
+    ),
+    ModelSpec(
         name="resnet56",
         summary="ResNet-56",
         module="fedjax_nc.models.resnet:ResNet",
@@ -139,6 +151,18 @@ _RECORDS = (
         parameters=853_018,
         mflops=125.49,
         counted="He et al., table 6",
+        min_size=8,
+        blocks=27,
+    ),
+    ModelSpec(
+        name="resnet56_b",
+        summary="ResNet-56, projections",
+        module="fedjax_nc.models.resnet:ResNet",
+        options={"blocks": (9, 9, 9), "projection": True},
+        norm="running",
+        parameters=855_770,
+        mflops=125.75,
+        counted="by hand",
         min_size=8,
         blocks=27,
     ),
@@ -298,8 +322,7 @@ def register_model(
 def _caller() -> str:
     """Returns the file that calls into this one; a notebook, which is none, is `__main__`."""
     frame = sys._getframe()
-    # jaxtyping checks types around every function of the package in its tests
-    while frame.f_back and frame.f_globals["__name__"].startswith((__name__, "jaxtyping.")):
+    while frame.f_back and frame.f_globals["__name__"] == __name__:
         frame = frame.f_back
     file = frame.f_globals.get("__file__")
     return os.path.realpath(file) if file else frame.f_globals["__name__"]

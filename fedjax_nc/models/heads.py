@@ -21,7 +21,8 @@ def init_head(key: Key[Array, ""], spec: HeadSpec, features: int, classes: int) 
         layers = []
         for i, units in enumerate(spec.projector):
             units = {CLASSES: classes, FEATURES: features}.get(units, units)
-            layers.append(_linear(jax.random.fold_in(key_projector, i), width, fan_out=units))
+            layer = _linear(jax.random.fold_in(key_projector, i), width, fan_out=units)
+            layers.append(layer if spec.projector_bias else {"kernel": layer["kernel"]})
             width = units
         groups["projector"] = {str(i): layer for i, layer in enumerate(layers)}
     least = {"etf": classes - 1, "orthonormal": classes}.get(spec.kind, 0)
@@ -56,7 +57,9 @@ def apply_head(
     for i in range(len(layers)):
         layer = layers[str(i)]
         # a narrow network has the first features only
-        projected = projected @ layer["kernel"][: projected.shape[-1]] + layer["bias"]
+        projected = projected @ layer["kernel"][: projected.shape[-1]]
+        if "bias" in layer:
+            projected = projected + layer["bias"]
         if i < len(layers) - 1:
             projected = jax.nn.relu(projected)
     kernel = params["head"]["kernel"][: projected.shape[-1]]

@@ -104,11 +104,11 @@ def tiny(
 
     if model is not None:
         return assembled(model)
-    residual = ResNet((1, 1, 1), norm, conv="native", channels=(8, 16, 32))
+    residual = ResNet((1, 1), norm, conv="native", channels=(16, 32))
     try:
         return assembled(MLP(norm=norm, widths=widths))
     except UserError:  # no stages, or no blocks to leave out
-        return assembled(dataclasses.replace(own.model(residual), blocks=3))
+        return assembled(dataclasses.replace(own.model(residual), blocks=2))
 
 
 @functools.lru_cache(maxsize=8)

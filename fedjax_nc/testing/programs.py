@@ -15,26 +15,26 @@ from fedjax_nc.testing import compare
 HERE = Path(__file__).parent
 
 
-def equations(program: Any, where: str = "") -> Iterator[tuple[JaxprEqn, str]]:
-    """Yields the equations of a traced function and of what is inside them, with their lines."""
+def equations(program: Any, *outer: JaxprEqn) -> Iterator[tuple[JaxprEqn, ...]]:
+    """Yields every equation of a traced function, before it those that it is inside of."""
     jaxpr = program.jaxpr if isinstance(program, ClosedJaxpr) else program
     for equation in jaxpr.eqns:
-        line = _line_of(equation) or where
-        yield equation, line
+        yield *outer, equation
         for inner in _inside(equation):
-            yield from equations(inner, line)
+            yield from equations(inner, *outer, equation)
 
 
 def roundings(program: ClosedJaxpr) -> list[str]:
     """Lists where a number in float64 is made a shorter float."""
     found = []
-    for equation, line in equations(program):
+    for *outer, equation in equations(program):
         if equation.primitive.name == "convert_element_type":
             old: Any = equation.invars[0].aval
             new: Any = equation.outvars[0].aval
             shorter = jnp.issubdtype(new.dtype, jnp.floating) and new.dtype != np.float64
             if old.dtype == np.float64 and shorter and not old.weak_type:  # which is a literal
-                found.append(f"{new.dtype} in {line or 'some place'}")
+                lines = filter(None, map(_line_of, (equation, *reversed(outer))))
+                found.append(f"{new.dtype} in {next(lines, 'some place')}")
     return list(dict.fromkeys(found))
 
 
@@ -42,7 +42,7 @@ def draws_for_rows(program: ClosedJaxpr, rows: int) -> bool:
     """Returns whether random numbers are drawn in an array with an axis of this length."""
     shapes: list[Any] = [
         equation.outvars[0].aval
-        for equation, _ in equations(program)
+        for *_, equation in equations(program)
         if equation.primitive.name == "random_bits"
     ]
     return any(rows in drawn.shape for drawn in shapes)
@@ -74,7 +74,7 @@ def _inside(equation: JaxprEqn) -> Iterator[Any]:
 def _constants(program: ClosedJaxpr) -> list[Any]:
     """Lists the arrays that a program holds, in the order in which they occur."""
     found = list(program.consts)
-    for equation, _ in equations(program):
+    for *_, equation in equations(program):
         for inner in _inside(equation):
             found += inner.consts if isinstance(inner, ClosedJaxpr) else []
     return found

@@ -31,6 +31,7 @@ class Row(NamedTuple):
     size: Int[Array, "*n"]
     steps: Int[Array, "*n"]  # local steps of the round, all phases together
     class_counts: Float[Array, "*n c"]
+    relative_size: Float[Array, "*n"]  # beside the mean over all clients
     key: Key[Array, "*n"]
     state: Mapping[str, Any]  # its client state, by part
 
@@ -49,7 +50,7 @@ def make_rows(
     task: Task, key: jax.Array, *, ids: jax.Array, data: FederatedData, client_state: Any
 ) -> Row:
     """Returns the rows of these clients; `key` is that of the round's stream."""
-    size = data.train.size[ids]
+    size, sizes = data.train.size[ids], jnp.sum(data.class_counts, axis=-1)
     steps = jnp.zeros_like(size)
     for phase in task.method.phases:
         shuffles, each = local.loop_counts(phase, task.trainer.local, size=size)
@@ -60,6 +61,7 @@ def make_rows(
         size=size,
         steps=steps,
         class_counts=data.class_counts[ids],
+        relative_size=jnp.maximum(sizes[ids], 1.0) / jnp.mean(jnp.maximum(sizes, 1.0)),
         key=keys.of_clients(key, ids),
         state=client_state,
     )
@@ -70,7 +72,12 @@ def make_view(task: Task, broadcast: Broadcast, row: Row) -> View:
     settings = task.trainer.local
     momentum = settings.momentum if settings.optimizer == "sgd" else 0.0
     info = ClientInfo(
-        row.size, row.class_counts, num_steps=row.steps, lr=broadcast.hyper.lr, momentum=momentum
+        row.size,
+        row.class_counts,
+        num_steps=row.steps,
+        lr=broadcast.hyper.lr,
+        momentum=momentum,
+        relative_size=row.relative_size,
     )
     start = task.method.start(_with_personal(broadcast.weights, row.state), row.state)
     return View(start, broadcast.weights, shared=broadcast.shared, client=row.state, info=info)
@@ -91,11 +98,14 @@ def train_client(
       broadcast: what the client received.
       row: what is its own.
       phases: what it trains; by default the method's phases of a round, which go on with the
-        optimiser's state where clients keep it.
+        optimiser's state where clients keep it, as other phases do that say so.
       watch: looked at after each phase and each cycle; its values are stacked in `Trained.seen`.
     """
     view = make_view(task, broadcast, row=row)
-    opts = row.state.get("optimizer") if phases in (None, task.method.phases) else None
+    kept = opts = row.state.get("optimizer")
+    if kept is not None and phases not in (None, task.method.phases):
+        numbers = [None if isinstance(p, Repeat) else p.resume for p in phases]
+        opts = tuple(None if n is None else kept[n] for n in numbers)
     trained = local.run_phases(
         task.trainer,
         task.method.phases if phases is None else phases,
