@@ -20,6 +20,7 @@ from fedjax_nc.methods.base import Method
 from fedjax_nc.models import own
 from fedjax_nc.models.mlp import MLP
 from fedjax_nc.models.resnet import ResNet
+from fedjax_nc.testing.compare import fresh
 from fedjax_nc.train.executors import make_executor
 from fedjax_nc.train.local import Task
 from fedjax_nc.train.round import RoundMetrics, init_state, make_round
@@ -42,7 +43,9 @@ class Tiny(NamedTuple):
 
     def state(self, seed: int = 0) -> State:
         """Returns the state before the first round."""
-        return init_state(self.task, jax.random.key(seed))
+        with jax.disable_jit():  # its operations are the same for most methods, the program is not
+            state = init_state(self.task, jax.random.key(seed))
+        return fresh(state)  # a round takes its state, and no array twice
 
     def run(
         self, rounds: int = 1, executor: str = "scan", *, state: State | None = None, **options: Any
