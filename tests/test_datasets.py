@@ -136,7 +136,8 @@ def test_records_are_whole(spec):
         assert release.reader in sources.READERS
         assert 2 <= len(release.layout.split("/")) <= 3
         files = {url.rsplit("/", 1)[1] for url in release.urls}
-        whole = set(release.archives) or {f"{f}.gz" for f in next(iter(release.kinds.values()))}
+        parts = next(iter(release.kinds.values()))
+        whole = set(release.archives) or {*parts, *(f"{f}.gz" for f in parts)}
         assert files <= whole
         sums = [*release.archives.values(), *release.md5.values()]
         assert sums and all(re.fullmatch("[0-9a-f]{32}", md5) for md5 in sums)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from official_files import write_cinic10, write_emnist, write_imdb, write_svhn
 from PIL import Image
 
 from fedjax_nc.data import datasets, prepare, sources
@@ -83,24 +84,22 @@ def write_tiny_imagenet(folder):
     (folder / "val" / "val_annotations.txt").write_text(lines)
 
 
-def write_imdb(folder):
-    for split in ("train", "test"):
-        for mood in ("neg", "pos", "unsup"):
-            (folder / split / mood).mkdir(parents=True)
-            for i in range(3):
-                text = f"{mood} café film number {i}<br />\n"
-                (folder / split / mood / f"{i}_{i}.txt").write_text(text, encoding="utf-8")
-
-
 def release(name, folder, kind="binary"):
     """A small release in the genuine format."""
     folder.mkdir(parents=True)
     if name.startswith("cifar"):
         write_cifar(name, folder, kind)
+    elif name.startswith("emnist"):
+        write_emnist(name.split("_")[1], folder)
     else:
-        {"mnist": write_mnist, "tiny_imagenet": write_tiny_imagenet, "imdb_reviews": write_imdb}[
-            name
-        ](folder)
+        {
+            "mnist": write_mnist,
+            "fashion_mnist": write_mnist,
+            "svhn_cropped": write_svhn,
+            "cinic10": write_cinic10,
+            "tiny_imagenet": write_tiny_imagenet,
+            "imdb_reviews": write_imdb,
+        }[name](folder)
     return folder
 
 
@@ -129,7 +128,7 @@ def test_prepared_data_is_read_by_tfds_and_by_load(name, tmp_path):
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(root / release_of(name).layout)
-    assert builder.info.name == name
+    assert builder.info.name == release_of(name).tfds_name
     read = builder.as_data_source("train")
     if name == "imdb_reviews":
         texts = {example["text"]: example["label"] for example in read}
@@ -169,7 +168,7 @@ def test_both_cifar_kinds_hold_the_same(name, tmp_path):
             assert a == b
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "mnist"])
+@pytest.mark.parametrize("name", [name for name in NAMES if release_of(name).archives])
 def test_an_archive_equals_its_folder(name, tmp_path):
     folder = release(name, tmp_path / "made" / "release")
     archive = tmp_path / "kept" / next(iter(release_of(name).archives))
@@ -197,6 +196,11 @@ def test_an_archive_equals_its_folder(name, tmp_path):
     "name, kind, message",
     [
         ("mnist", "", "train-images-idx3-ubyte has md5 .*, not 6bbc9ace898e44ae57da46a324031adb"),
+        ("fashion_mnist", "", r"train-labels-idx1-ubyte\.gz has md5 .*, not 25c81989df183df01b3e"),
+        ("emnist_balanced", "", "train split has 94 examples, 2 to 2 per class, not 112800"),
+        ("emnist_byclass", "", "train split has 124 examples"),
+        ("svhn_cropped", "", "train_32x32.mat has md5 .*, not e26dedcc434d2e4c54c9b2d4a06d8373"),
+        ("cinic10", "", "train split has 30 examples, 3 to 3 per class, not 90000"),
         ("cifar10", "binary", "data_batch_1.bin has md5 .*, not 5dd7e06a14cb22eb9f671a540d1b7c25"),
         ("cifar10", "python", "data_batch_1 has md5 .*, not c99cafc152244af753f735de768cd75f"),
         ("cifar100", "binary", "train split has 4 examples"),

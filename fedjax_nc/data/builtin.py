@@ -4,6 +4,7 @@ To add one that people download, write its record here; if its format is new, al
 reads it in `sources.py`, which the record names.
 """
 
+from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
 from fedjax_nc.data.spec import DatasetSpec, Release, Subset
@@ -21,7 +22,42 @@ _IDX = (
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
+_EMNIST = ("train-images-idx3", "train-labels-idx1", "test-images-idx3", "test-labels-idx1")
+_FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+_TEN = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
+_SVHN = ("train_32x32.mat", "test_32x32.mat")
 _BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+
+
+def _emnist(config: str, names: str, sizes: tuple[int, int], even: bool) -> DatasetSpec:
+    """Returns the record of one of EMNIST's datasets, which share an archive.
+
+    Pictures are transposed, as in the official files, TFDS and torchvision. No checksums of the
+    single files are published: extracted ones are checked by their sizes and counts.
+    """
+    return DatasetSpec(
+        name=f"emnist_{config}",
+        classes=len(names),
+        shape=(28, 28, 1),
+        train=sizes[0],
+        test=sizes[1],
+        mean=(0.1751,),  # what public code has for both, by whom computed is not said
+        std=(0.3332,),
+        kind="digits",
+        release=Release(
+            layout=f"emnist/{config}/3.1.0",
+            reader="idx",
+            urls=("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",),
+            archives={"gzip.zip": "58c8d27c78d21e728a6bc7b3cc06412e"},  # torchvision's
+            kinds={"idx": tuple(f"emnist-{config}-{part}-ubyte" for part in _EMNIST)},
+            names=tuple(names),
+            even=even,
+        ),
+    )
+
 
 RECORDS = (
     DatasetSpec(
@@ -69,6 +105,58 @@ RECORDS = (
         ),
     ),
     DatasetSpec(
+        name="fashion_mnist",
+        classes=10,
+        shape=(28, 28, 1),
+        train=60000,
+        test=10000,
+        mean=(0.2860,),  # of the training split, as public code computes and has it
+        std=(0.3530,),
+        kind="digits",
+        release=Release(
+            layout="fashion_mnist/3.0.1",
+            reader="idx",
+            urls=tuple(f"{_FASHION}/{f}.gz" for f in _IDX),
+            kinds={"idx": _IDX},
+            # The authors', of the compressed files only: extracted ones are checked by counts.
+            md5={
+                "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+                "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+                "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+                "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+            },
+            names=(
+                *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+                *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+            ),
+        ),
+    ),
+    _emnist("balanced", f"{digits}{ascii_uppercase}abdefghnqrt", sizes=(112800, 18800), even=True),
+    _emnist(
+        "byclass", digits + ascii_uppercase + ascii_lowercase, sizes=(697932, 116323), even=False
+    ),
+    DatasetSpec(
+        name="svhn_cropped",
+        classes=10,
+        shape=(32, 32, 3),
+        train=73257,
+        test=26032,
+        mean=(0.4377, 0.4438, 0.4728),  # as public code has it, such as DeepCore's
+        std=(0.1980, 0.2010, 0.1970),
+        release=Release(
+            layout="svhn_cropped/3.1.0",
+            reader="svhn",
+            urls=tuple(f"http://ufldl.stanford.edu/housenumbers/{f}" for f in _SVHN),
+            kinds={"mat": _SVHN},
+            md5={  # torchvision's
+                "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
+                "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
+            },
+            names=tuple(digits),
+            even=False,
+        ),
+    ),
+    DatasetSpec(
         name="cifar10",
         classes=10,
         shape=(32, 32, 3),
@@ -98,10 +186,7 @@ RECORDS = (
                 "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
                 "test_batch": "40351d587109b95175f43aff81a1287e",
             },
-            names=(
-                *("airplane", "automobile", "bird", "cat", "deer"),
-                *("dog", "frog", "horse", "ship", "truck"),
-            ),
+            names=_TEN,
         ),
     ),
     DatasetSpec(
@@ -125,6 +210,23 @@ RECORDS = (
                 "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
                 "meta": "7973b15100ade9c7d40fb424638fde48",
             },
+        ),
+    ),
+    DatasetSpec(
+        name="cinic10",  # its split `valid` is left out: the authors' suggested use
+        classes=10,
+        shape=(32, 32, 3),
+        train=90000,
+        test=90000,
+        mean=(0.47889522, 0.47227842, 0.43047404),  # the authors'
+        std=(0.24205776, 0.23828046, 0.25874835),
+        release=Release(
+            layout="cinic10/1.0.0",  # TFDS has none: a place of our own
+            reader="cinic10",
+            urls=("https://datashare.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz",),
+            archives={"CINIC-10.tar.gz": "6ee4d0c996905fe93221de577967a372"},
+            kinds={"folder": ("train/airplane", "test/airplane")},
+            names=_TEN,
         ),
     ),
     DatasetSpec(

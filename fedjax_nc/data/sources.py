@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import io
 import pickle
 import re
 import tarfile
@@ -19,6 +20,7 @@ from fedjax_nc.data.spec import DatasetSpec, Release
 from fedjax_nc.errors import UserError
 
 Files = dict[str, Callable[[], bytes]]  # path inside the release -> its content
+_UNUSED = re.compile(r"(^|/)(unsup|valid)/")  # folders of archives that no reader reads
 
 
 class Split(NamedTuple):
@@ -60,6 +62,9 @@ def read(name: str, path: Path, official: bool = True) -> Source:
     kind, found = _open(spec, release, path=path, official=official)
 
     def content(file: str) -> bytes:
+        packed = f"{file}.gz"
+        if file not in release.md5 and packed in release.md5 and packed in found:
+            return gzip.decompress(content(packed))  # the form whose checksum is known
         data = found[file]()
         if official and file in release.md5:
             _compare(f"{path}: {file}", hashlib.md5(data).hexdigest(), wanted=[release.md5[file]])
@@ -152,7 +157,7 @@ def _archive(path: Path) -> Files:
         return _unpacked({name: partial(opened.read, name) for name in names})
     try:
         with tarfile.open(path) as tar:  # a compressed tar has no random access: read it all
-            wanted = (m for m in tar if m.isfile() and "/unsup/" not in m.name)
+            wanted = (m for m in tar if m.isfile() and not _UNUSED.search(m.name))
             pairs = ((m.name.removeprefix("./"), tar.extractfile(m)) for m in wanted)
             held = {name: stream.read() for name, stream in pairs if stream}
     except (tarfile.TarError, EOFError, OSError) as error:
@@ -164,7 +169,7 @@ def idx(opened: Opened) -> Source:
     """Reads MNIST's format: images behind a header of 16 bytes, labels behind one of 8."""
     splits, paths = {}, iter(opened.release.kinds["idx"])  # images, labels; training split first
     for split in opened.release.splits:
-        # The sizes in the headers are implied by the checksum.
+        # The sizes in the headers are implied by the checksum, or by the counts.
         pixels = np.frombuffer(opened.files[next(paths)](), np.uint8, offset=16)
         labels = np.frombuffer(opened.files[next(paths)](), np.uint8, offset=8)
         images = pixels.reshape(len(labels), *opened.spec.shape)
@@ -198,7 +203,7 @@ def _cifar(opened: Opened, files: dict[str, list[str]], keys: list[str]) -> dict
         table = np.concatenate([_cifar_rows(opened, part, labels=len(keys)) for part in parts])
         images = table[:, len(keys) :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         labels = {key: table[:, i] for i, key in enumerate(keys)}
-        splits[split] = _arrays(images, labels, ids=split)
+        splits[split] = _arrays(images, labels, ids=f"{split}_{{:05d}}")
     return splits
 
 
@@ -212,10 +217,30 @@ def _cifar_rows(opened: Opened, part: str, labels: int) -> np.ndarray:
     return np.concatenate([np.array(columns, np.uint8).T, batch["data"]], axis=1)
 
 
+def svhn(opened: Opened) -> Source:
+    """Reads the MATLAB files of SVHN's cropped digits, whose label 10 is the digit 0."""
+    from scipy.io import loadmat  # scikit-learn needs scipy, so it is there
+    from scipy.io.matlab import MatReadError
+
+    splits = {}
+    for split, file in zip(opened.release.splits, opened.release.kinds["mat"], strict=True):
+        try:
+            table = loadmat(io.BytesIO(opened.files[file]()), variable_names=("X", "y"))
+        except (MatReadError, TypeError, NotImplementedError) as error:
+            raise ValueError(f"{file}: {error}") from error
+        images, labels = np.moveaxis(table["X"], -1, 0), table["y"].ravel()
+        wrong = labels.size and not 1 <= labels.min() <= labels.max() <= 10
+        if images.shape != (len(labels), *opened.spec.shape) or images.dtype != np.uint8 or wrong:
+            raise ValueError(f"{file}: {images.dtype} {images.shape}, {len(labels)} labels")
+        digits = labels.astype(np.int64) % 10
+        splits[split] = _arrays(images, {"label": digits}, ids=f"{split}_{{:06d}}")
+    return Source({"label": list(opened.release.names)}, splits, ids=True)
+
+
 def _arrays(images: np.ndarray, labels: dict[str, np.ndarray], ids: str | None) -> Split:
     def examples() -> Iterator[tuple[int | str, dict[str, Any]]]:
         for i, image in enumerate(images):
-            known = {"id": f"{ids}_{i:05d}"} if ids else {}
+            known = {"id": ids.format(i)} if ids else {}
             yield i, {"image": image, **{k: int(v[i]) for k, v in labels.items()}, **known}
 
     return Split(labels["label"], examples)
@@ -232,33 +257,54 @@ def tiny_imagenet(opened: Opened) -> Source:
         "train": [(file, index[file.split("/")[1]]) for file in sorted(train)],
         "validation": [(f"val/images/{file}", index[wnid]) for file, wnid in notes],
     }
-    splits = {s: _stored(files, "image", pairs=pairs[s]) for s in pairs}
+    splits = {
+        s: _stored(files, "image", pairs=pairs[s], key=lambda file: file.rsplit("/", 1)[1])
+        for s in pairs
+    }
     return Source({"label": classes}, splits, ids=True)
+
+
+def cinic10(opened: Opened) -> Source:
+    """Reads CINIC-10's folders of classes, in the order of their paths, `valid` left out."""
+    return _by_folder(opened, r"(train|test)/(\w+)/[\w-]+\.png", feature="image")
 
 
 def imdb_reviews(opened: Opened) -> Source:
     """Reads the labelled reviews, one file each."""
+    return _by_folder(opened, r"(train|test)/(neg|pos)/\w+\.txt", feature="text")
+
+
+def _by_folder(opened: Opened, pattern: str, feature: str) -> Source:
+    """Reads examples that are a file each, in a folder that is named by their class."""
     names = list(opened.release.names)
     pairs: dict[str, list[tuple[str, int]]] = {split: [] for split in opened.release.splits}
     for file in sorted(opened.files):
-        if found := re.fullmatch(r"(train|test)/(neg|pos)/\w+\.txt", file):
+        if found := re.fullmatch(pattern, file):
             pairs[found[1]].append((file, names.index(found[2])))
-    splits = {s: _stored(opened.files, "text", pairs=pairs[s]) for s in pairs}
-    return Source({"label": names}, splits)
+    text = feature == "text"
+
+    def key(file: str) -> str:
+        return f"aclImdb/{file}" if text else file.split("/", 1)[1]
+
+    splits = {s: _stored(opened.files, feature, pairs=pairs[s], key=key) for s in pairs}
+    return Source({"label": names}, splits, ids=not text)
 
 
-def _stored(files: Files, feature: str, pairs: list[tuple[str, int]]) -> Split:
+def _stored(
+    files: Files, feature: str, pairs: list[tuple[str, int]], key: Callable[[str], str]
+) -> Split:
     def examples() -> Iterator[tuple[int | str, dict[str, Any]]]:
         for file, label in pairs:
+            known = key(file)
             if feature == "text":
-                yield f"aclImdb/{file}", {"text": files[file]().strip(), "label": label}
+                yield known, {"text": files[file]().strip(), "label": label}
             else:
-                known = file.rsplit("/", 1)[1]
                 yield known, {"image": files[file](), "label": label, "id": known}
 
     return Split(np.array([label for _, label in pairs], np.int64), examples)
 
 
 READERS: dict[str, Callable[[Opened], Source]] = {
-    reader.__name__: reader for reader in (idx, cifar10, cifar100, tiny_imagenet, imdb_reviews)
+    reader.__name__: reader
+    for reader in (idx, svhn, cifar10, cifar100, cinic10, tiny_imagenet, imdb_reviews)
 }
