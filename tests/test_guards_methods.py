@@ -164,11 +164,12 @@ def test_groups_that_fedetf_fine_tunes(tiny, form):
 
 
 @pytest.mark.parametrize(
-    "form, given, expected", [("paper", 0, 2), ("code", 0, 3), ("paper", 5, 5)]
+    "spec, expected",
+    [("fedetf", 2), ("fedetf(finetune='code')", 3), ("fedetf(finetune_epochs=5)", 5)],
 )
-def test_epochs_that_fedetf_fine_tunes(form, given, expected):
+def test_epochs_that_fedetf_fine_tunes(spec, expected):
     """Stages of algorithm 2 have the run's E epochs, those of the code 3, unless given."""
-    method = registry.build(f"fedetf(finetune='{form}', finetune_epochs={given})")
+    method = registry.build(spec)
     first, repeat = method.finetune
     cfg = config.Local(epochs=2, batch_size=4)
     epochs = [int(loop_counts(p, cfg, size=jnp.asarray(8))[0]) for p in (first, *repeat.phases)]
