@@ -1,15 +1,17 @@
 """Guards of how equations are wired into methods: mistakes nothing else notices."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from trees import differ, noisy, only, plain, same, standing, with_clients
 
-from fedjax_nc import tree
+from fedjax_nc import config, tree
 from fedjax_nc.methods import registry
 from fedjax_nc.methods.base import Phase, Repeat
 from fedjax_nc.train import executors
 from fedjax_nc.train import round as rounds
+from fedjax_nc.train.local import loop_counts
 
 LARGEST = 3  # client of the tiny federation, with twelve examples of some classes
 WHOLE = {"batch_size": 12}  # all of its examples in one step
@@ -159,6 +161,19 @@ def test_groups_that_fedetf_fine_tunes(tiny, form):
         t = only(tiny(method._replace(phases=(stage,)), norm="none"), LARGEST)
         before, after = plain(t.state().weights.params), plain(t.run(1)[0].weights.params)
         assert {group for group in before if differ(before[group], after[group])} == expected
+
+
+@pytest.mark.parametrize(
+    "spec, expected",
+    [("fedetf", 2), ("fedetf(finetune='code')", 3), ("fedetf(finetune_epochs=5)", 5)],
+)
+def test_epochs_that_fedetf_fine_tunes(spec, expected):
+    """Stages of algorithm 2 have the run's E epochs, those of the code 3, unless given."""
+    method = registry.build(spec)
+    first, repeat = method.finetune
+    cfg = config.Local(epochs=2, batch_size=4)
+    epochs = [int(loop_counts(p, cfg, size=jnp.asarray(8))[0]) for p in (first, *repeat.phases)]
+    assert epochs == [2, expected, expected]
 
 
 def test_fedsols_statistics_are_of_the_unperturbed_pass(x64, tiny):

@@ -10,7 +10,7 @@ from runs import DATA, FEW, SMALL, train
 from test_composition import SYNERGY
 from trees import after, differ, identical, only, same
 
-from fedjax_nc import tree
+from fedjax_nc import losses, tree
 from fedjax_nc.cli import flags
 from fedjax_nc.data import datasets
 from fedjax_nc.errors import UserError
@@ -223,6 +223,22 @@ def test_fedaligns_gradient_reaches_the_first_channels_of_the_last_stage_only(x6
     kernel = body["stage1"]["BasicBlock_0"]["Conv_1"]["kernel"]
     first = narrow(32, 0.25)
     assert np.any(kernel[..., :first]) and not np.any(kernel[..., first:])
+
+
+def test_fedalign_without_relative_sums_over_positions(x64, tiny):
+    t = tiny("fedalign(relative=False, width=1.0)", norm="batch")
+    weights, model = t.state().weights, t.task.trainer.model
+    batch = t.task.trainer.make_batch(t.data.pool, jnp.arange(4), jnp.ones(4, bool), None)
+    out, _ = model.apply(weights, batch.x, train=True, mask=batch.mask)
+    maps = (out.blocks[-2], 2 * out.blocks[-1])  # the whole stage's constants are twice its copy's
+    out = out._replace(blocks=maps)
+    info = ClientInfo(4, jnp.ones(4), 1, 0.1, 0.0)
+    context = Context(model, weights, weights, batch, out, {}, {}, info, jax.random.key(0))
+    positions = maps[1].shape[1] * maps[1].shape[2]
+    assert positions > 1
+    constants = losses.spectral_norm(positions * losses.transmitting_matrix(*maps))
+    lip = t.task.method.phases[0].terms[1]
+    np.testing.assert_allclose(lip.fn(context), jnp.mean((constants / 2) ** 2), rtol=1e-6)
 
 
 def test_left_out_blocks_pass_the_shortcut_and_keep_their_statistics(x64):

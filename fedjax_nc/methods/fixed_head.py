@@ -217,7 +217,7 @@ def fedetf(
     absent: Literal["one", "remove", "epsilon"] = "one",
     finetune: Literal["paper", "code"] = "paper",
     cycles: int = 20,
-    finetune_epochs: int = 3,
+    finetune_epochs: int = 0,
     resume: bool = False,
     projector_bias: bool = True,
 ) -> Method:
@@ -227,13 +227,14 @@ def fedetf(
               with Synthetic and Fixed Classifier, ICCV 2023, eq. 6, algorithms 1-2.
     Changes:  logits = beta v_c . mu with unit mu = g(h), ETF V, learnable beta; log class counts
               are added. Fine-tuning: body, then V and projector in turn, with plain cross-entropy.
-    Defaults: d = classes, gamma = 1, beta starts at 1; 20 cycles of 3 epochs (released code).
+    Defaults: d = classes, gamma = 1, beta starts at 1; 20 cycles (released code), every stage of E
+              epochs (algorithm 2).
     Differs:  fine-tuning by algorithm 2 trains beta with every stage at the round's learning rate;
               the code first trains everything but V with the balanced loss, then V by plain SGD at
-              0.1 and the projector at 0.05, with beta fixed. The code's first stage goes on with
-              the client's momentum where clients keep it (resume). Absent classes count as 1, as
-              in the code; FedDr+'s version of the method removes them (absent) and has no bias in
-              its projector (projector_bias).
+              0.1 and the projector at 0.05, 3 epochs each whatever E is, with beta fixed. The
+              code's first stage goes on with the client's momentum where clients keep it (resume).
+              Absent classes count as 1, as in the code; FedDr+'s version of the method removes
+              them (absent) and has no bias in its projector (projector_bias).
     Uploads:  body, projector and beta.
 
     Args:
@@ -245,7 +246,8 @@ def fedetf(
       absent: how a class the client does not have counts.
       finetune: personal fine-tuning by algorithm 2 or as the released code.
       cycles: alternations of classifier and projector in fine-tuning.
-      finetune_epochs: epochs of each of them.
+      finetune_epochs: epochs of each of them; 0 means the run's local epochs by algorithm 2, and 3
+        as the released code.
       resume: let the code's first stage of fine-tuning go on with the client's kept optimiser.
       projector_bias: give the projector a bias.
     """
@@ -260,16 +262,17 @@ def fedetf(
         )
 
     ce = (terms.cross_entropy(),)
+    epochs = finetune_epochs or (None if finetune == "paper" else 3)
     phase = Phase((per_example("balanced", balanced_loss),), train=("body", "projector", "scale"))
     if finetune == "paper":
         first = Phase(ce, train=("body", "scale"))
-        vectors = Phase(ce, train=("head", "scale"), epochs=finetune_epochs)
-        layer = Phase(ce, train=("projector", "scale"), epochs=finetune_epochs)
+        vectors = Phase(ce, train=("head", "scale"), epochs=epochs)
+        layer = Phase(ce, train=("projector", "scale"), epochs=epochs)
     else:
         first = phase._replace(resume=0 if resume else None)
-        vectors = Phase(ce, ("head",), epochs=finetune_epochs, optimizer=SGD(0.1))
+        vectors = Phase(ce, ("head",), epochs=epochs, optimizer=SGD(0.1))
         layer = Phase(
-            ce, ("projector",), epochs=finetune_epochs, optimizer=SGD(0.05, 0.9, weight_decay=5e-4)
+            ce, ("projector",), epochs=epochs, optimizer=SGD(0.05, 0.9, weight_decay=5e-4)
         )
     alternate = (vectors, layer) if projector else (vectors,)
     width = (dim or CLASSES,) if projector else ()

@@ -42,8 +42,9 @@ def fedalign(
     Changes:  + mu L_lip, the squared gap between the spectral norms of two transmitting matrices.
     Defaults: width 0.25, mu = 0.45 (tables 6-10).
     Differs:  as the code, the narrow stage gets only the first channels (cut; eq. 7 has all), the
-              term is scaled to the size of the cross-entropy (relative; eq. 5 is not), gradients
-              are cut at norm 10 (clip). Narrow passes use the batch's statistics.
+              term is scaled to the size of the cross-entropy (relative; eq. 5 is not, and its
+              matrices are sums over positions), gradients are cut at norm 10 (clip).
+              Narrow passes use the batch's statistics.
     Uploads:  the model.
 
     Args:
@@ -85,8 +86,8 @@ def align(
         output = c.model.last_stage(c.weights, part, width=width, mask=c.batch.mask)
         gap = constant(part, output) - constant(before, after)
         value = losses.masked_mean(gap**2, c.batch.mask)
-        if not relative:
-            return value
+        if not relative:  # eqs. 6-7 sum over positions, the code's matrices are means
+            return value * (after.shape[1] * after.shape[2]) ** 2
         ratio = terms.cross_entropy().fn(c) / jnp.maximum(value, 1e-12)
         return value * lax.stop_gradient(ratio)
 
