@@ -64,7 +64,7 @@ def test_overview_names_every_command(capsys):
         (["curves", "a", "--too=x"], "did you mean --to?"),
         (["analyse"], "no run directory was given: name one that `fedjax-nc run` has left"),
         (["analyse", "a", "--onyl=cost"], "did you mean --only?"),
-        (["prepare"], "no dataset was given: choose from mnist, cifar10"),
+        (["prepare"], "no dataset was given: choose from mnist, fashion_mnist"),
         (["prepare", "cifr10"], "did you mean 'cifar10'?"),
         (["prepare", "mnist", "--data.side=3"], "--data.side has no effect on mnist"),
         (["prepare", "mnist", "--form=x"], "did you mean --from?"),
