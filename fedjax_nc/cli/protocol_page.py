@@ -1,4 +1,4 @@
-"""What `list protocols` shows: all protocols, or one with its settings, commands and deviations."""
+"""Prints the protocols, or one of them with its settings, commands and deviations."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping

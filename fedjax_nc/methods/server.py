@@ -125,7 +125,7 @@ def fedyogi(
 
 
 class Moments(NamedTuple):
-    """What FedOpt's server remembers of the mean updates: their running mean and squares."""
+    """The running mean of the updates and of their squares, which FedOpt's server keeps."""
 
     mean: Any
     square: Any

@@ -1,4 +1,4 @@
-"""What a protocol is, and what several of them share."""
+"""The record of a protocol, and the settings that several protocols share."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from fedjax_nc.methods.catalogue import Piece
 
 
 class Settings(NamedTuple):
-    """What a protocol gives to a dataset and a method."""
+    """The settings that a protocol has for a dataset and a method."""
 
     config: RunConfig
     hyper: Mapping[str, Mapping[str, Any]]  # of each `method` and `| regulariser`
