@@ -1,11 +1,14 @@
 """Two CPU devices, quick compilation, and fixtures that many tests share."""
 
+import atexit
+import functools
 import gc
 import os
 import tempfile
 
 import jax
-from jax._src import lru_cache
+from jax._src import api, lru_cache
+from jax._src.interpreters import mlir
 
 given = os.environ.get("XLA_FLAGS")
 # the emitters of fusions take two thirds of a round's compilation, cutting it for threads a quarter
@@ -19,6 +22,11 @@ jax.config.update("jax_num_cpu_devices", 2)
 # Compilation, not arithmetic, is what tests wait for. (jax_numpy_rank_promotion stays at its
 # default: the package adds vectors to matrices on purpose, and so do optax and flax.)
 jax.config.update("jax_disable_most_optimizations", True)
+# Programs keep their context alive, half a megabyte each, and take longer to make it than to be
+# lowered: they share one. Nobody reads where their operations come from.
+mlir.make_ir_context = functools.cache(mlir.make_ir_context)
+jax.config.update("jax_traceback_in_locations_limit", 0)
+atexit.unregister(api.clean_up)  # seconds, to forget thousands of programs one by one
 
 jax.devices()  # reads the flags, which commands that tests start should not inherit
 os.environ.pop("XLA_FLAGS") if given is None else os.environ.update(XLA_FLAGS=given)

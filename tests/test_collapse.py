@@ -14,6 +14,8 @@ from fedjax_nc.analysis.collapse import (
     prototype_consistency,
 )
 
+at_once = jax.jit(collapse)  # operation by operation, each shape has a hundred programs
+
 
 def frame(classes, width):
     """Class vectors of a simplex ETF, one row per class."""
@@ -24,7 +26,7 @@ def measure(features, y, vectors, mask=None, logits=None):
     features, y = jnp.asarray(features, float), jnp.asarray(y)
     vectors = jnp.asarray(vectors, float)
     logits = features @ vectors.T if logits is None else jnp.asarray(logits, float)
-    return collapse(features, logits, y, everything(y) if mask is None else mask, vectors)
+    return at_once(features, logits, y, everything(y) if mask is None else mask, vectors)
 
 
 def example(seed=0, n=40, d=6, classes=5, unseen=()):

@@ -9,6 +9,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from functools import partial
 from importlib import util
 from pathlib import Path
 
@@ -50,7 +51,9 @@ def test_every_example_says_what_it_is():
         assert len(path.read_text().splitlines()) <= 50
 
 
-def test_ten_lines(tmp_path, capsys):
+def test_ten_lines(tmp_path, capsys, monkeypatch):
+    """With fewer rounds: as it is, it runs from the wheel."""
+    monkeypatch.setattr(fnc, "run", partial(fnc.run, rounds=4, evaluation={"personal": False}))
     results = script("ten_lines.py")["results"]
     code = (EXAMPLES / "ten_lines.py").read_text().split('"""')[2]
     assert len([line for line in code.splitlines() if line.strip()]) <= 10
@@ -59,9 +62,9 @@ def test_ten_lines(tmp_path, capsys):
     assert len(rows) == 3
     for result, (_, shown) in zip(results, rows, strict=True):
         assert result.config.data.alpha == 0.3 and result.config.data.partition == "dirichlet"
-        assert result.curves["global_accuracy"].shape == (3, 30)
+        assert result.curves["global_accuracy"].shape == (3, 4)
         assert abs(float(shown) - 100 * result.summary["global_accuracy"]) < 0.06
-        assert result.summary["global_accuracy"] > 3 * CHANCE
+        assert result.summary["final_accuracy"] > 2 * CHANCE
         assert result.directory is None
     assert (tmp_path / "ten_lines.png").stat().st_size > 10_000
     assert [path.name for path in tmp_path.iterdir()] == ["ten_lines.png"]
@@ -182,7 +185,8 @@ def test_wheel_has_everything(tmp_path):
     assert {"fedetf", "mnist5k", "resnet20"} <= set(said(command, "list").split())
     assert "fedetf on mnist5k" in said(command, "run", "--method=fedetf", "--rounds=2")
     assert list(work.glob("runs/mnist5k-classes2/fedetf/*/seed0/summary.json"))
-    assert said(python, "ten_lines.py").count("\n| `") == 3
+    rows = re.findall(r"^\| `.+?` \| (\d+\.\d) ± \d", said(python, "ten_lines.py"), re.MULTILINE)
+    assert len(rows) == 3 and min(map(float, rows)) > 300 * CHANCE
     spec = "fedavg | angle(beta=0.8)"
     few = ("--dataset=digits", "--rounds=2")
     said(command, "run", "--plugin=own_regulariser.py", f"--method={spec}", *few)

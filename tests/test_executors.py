@@ -10,7 +10,7 @@ from fedjax_nc.methods import base, catalogue, registry
 from fedjax_nc.train import executors
 
 QUICK = ("scaffold", "fedbabu | fd(beta=0.9)")  # parts and a server rule; a frozen head, a teacher
-FEWER = {"gradaug": "gradaug(min_width=1.0)"}  # four branches to compile instead of eight
+FEWER = {"gradaug": "gradaug(min_width=1.0, subnets=1)"}  # four branches instead of sixteen
 # regularisers that no base is made of
 MORE = ("fedavg | kd(beta=0.5) | ld(beta=0.5) | ccvr(samples=20) | ft(epochs=1)",)
 

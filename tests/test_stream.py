@@ -102,8 +102,10 @@ def test_streamed_is_the_same_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg | ccvr(samples=5)", "scaffold"])
-@pytest.mark.parametrize("executor", ["scan", "vmap", "debug"])
+@pytest.mark.parametrize(
+    "method, executor",
+    [("fedavg | ccvr(samples=5)", "scan"), ("scaffold", "vmap"), ("scaffold", "debug")],
+)
 def test_streamed_methods(tmp_path, method, executor):
     command = [
         f"--method={method}",

@@ -178,7 +178,7 @@ def small(*, beta: float = 0.1):
 TESTS = """
 from fedjax_nc import testing
 testing.METHOD = {k: testing.METHOD[k] for k in ("trains", "resumes", "calibrates", "composes")}
-testing.METHOD["agrees under sharded"] = testing.rounds.PROPERTIES["agrees under sharded"]
+testing.METHOD["agrees under chunked"] = testing.rounds.PROPERTIES["agrees under chunked"]
 test_small = testing.method_tests("small(beta=0.2)", plugin="plugin.py")
 """
 
@@ -200,7 +200,7 @@ def test_outside_of_the_project(tmp_path):
     assert done.returncode == 0, done.stdout
     for line in ("test_small[trains] PASSED", "test_small[composes] PASSED"):
         assert line in done.stdout
-    assert "3 passed, 2 skipped" in done.stdout and "jax has one device" in done.stdout
+    assert "4 passed, 1 skipped" in done.stdout and "no step after" in done.stdout
 
 
 def test_neither_pytest_nor_flax_is_needed_to_import():

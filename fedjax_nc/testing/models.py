@@ -206,7 +206,7 @@ IN_ROUNDS: dict[str, Property] = {
     f"in rounds {name}": _in_rounds(rounds.PROPERTIES[name])
     for name in (
         *("stays finite", "trains", "resumes", "compiles once", "needs data"),
-        *("agrees under vmap", "agrees under sharded"),
+        *("agrees under vmap", "agrees under chunked"),
     )
 }
 PROPERTIES = {**BY_ITSELF, **IN_ROUNDS}
