@@ -5,10 +5,8 @@ Standard library only at import, so that commands can name columns before jax st
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
-
-from fedjax_nc.errors import unknown
 
 
 class Metric(NamedTuple):
@@ -95,13 +93,6 @@ def calibration_error(score: Any) -> float:
     return float(gaps.sum()) / count if (count := float(score.count.sum())) else math.nan
 
 
-def average(values: Sequence[Any]) -> Any:
-    """Returns the mean of numbers, or of lists place by place; None where one of them is None."""
-    if isinstance(values[0], list):
-        return [average(places) for places in zip(*values, strict=True)]
-    return None if None in values else statistics.fmean(values)
-
-
 def _over_rows(sums: Any) -> Any:
     """Returns the sums by class or bin over all rows."""
     import numpy as np
@@ -157,21 +148,7 @@ def measure(whose: str, score: Any) -> dict[str, Any]:
     return {m.name: m.of(score) for m in METRICS if m.whose == whose and m.of}
 
 
-def columns(summaries: Iterable[Mapping[str, Any]], names: Sequence[str] = ()) -> list[Metric]:
-    """Returns the metrics a table of these summaries shows.
-
-    They are those of these names; without names, those that have a label and that some run has.
-    """
-    if names:
-        return named(names)
+def columns(summaries: Iterable[Mapping[str, Any]]) -> list[Metric]:
+    """Returns the metrics a table of these summaries shows: those that some run has."""
     summaries = list(summaries)
     return [m for m in METRICS if m.label and any(s.get(m.name) is not None for s in summaries)]
-
-
-def named(names: Sequence[str]) -> list[Metric]:
-    """Returns the metrics of these names; refuses what is none, or is not one number."""
-    numbers = {name: metric for name, metric in BY_NAME.items() if metric.of is not class_accuracy}
-    for name in names:
-        if name not in numbers:
-            raise unknown("column", name, allowed=numbers)
-    return [numbers[name] for name in names]

@@ -13,9 +13,9 @@ from fedjax_nc import tables
 from fedjax_nc.config import RunConfig
 from fedjax_nc.errors import UserError
 from fedjax_nc.host.assemble import NOTHING
+from fedjax_nc.host.records import average
 from fedjax_nc.host.session import Outcome
 from fedjax_nc.io import checkpoint
-from fedjax_nc.metrics import average
 from fedjax_nc.types import Weights
 
 if TYPE_CHECKING:

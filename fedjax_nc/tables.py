@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fedjax_nc.config import Data, RunConfig
 from fedjax_nc.errors import unknown
-from fedjax_nc.metrics import Metric, columns
+from fedjax_nc.metrics import BY_NAME, Metric, class_accuracy, columns
 
 SPREAD = "sample standard deviation over seeds"
 
@@ -35,7 +35,7 @@ def compare(rows: Sequence[Row], names: Sequence[str] = ()) -> Table:
     Metrics of these names, if there are any, stand in place of the usual accuracies.
     """
     found = [summary for row in rows for summary in row.summaries]
-    shown = [metric for metric in columns(found, names) if names or metric.percent]
+    shown = named(names) if names else [metric for metric in columns(found) if metric.percent]
     header = ["method", *(m.label or m.name for m in shown), "lr", "s/round", "kB up", "kB down"]
     body = [_cells(row, shown) for row in rows]
     seeds = [str(summary["seed"]) for summary in rows[0].summaries]
@@ -45,6 +45,15 @@ def compare(rows: Sequence[Row], names: Sequence[str] = ()) -> Table:
         "first round's learning rate. Kilobytes per client and round."
     )
     return Table(header, body, note=note)
+
+
+def named(names: Sequence[str]) -> list[Metric]:
+    """Returns the metrics of these names; refuses what is none, or is not one number."""
+    numbers = {name: metric for name, metric in BY_NAME.items() if metric.of is not class_accuracy}
+    for name in names:
+        if name not in numbers:
+            raise unknown("column", name, allowed=numbers)
+    return [numbers[name] for name in names]
 
 
 def _cells(row: Row, shown: Sequence[Metric]) -> list[str]:

@@ -147,7 +147,7 @@ def assert_like(left, right):
     assert (left / "partition.npz").read_bytes() == (right / "partition.npz").read_bytes()
     for a, b in zip(rows_of(left), rows_of(right), strict=True):
         assert a.keys() == b.keys()
-        np.testing.assert_allclose(list(a.values()), list(b.values()), rtol=1e-3)
+        np.testing.assert_allclose(jax.tree.leaves(a), jax.tree.leaves(b), rtol=1e-3)
     a, b = state_of(left), state_of(right)
     assert jax.tree.structure(a) == jax.tree.structure(b)
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):

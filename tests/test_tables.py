@@ -68,7 +68,7 @@ def test_columns_are_chosen_by_name(monkeypatch, capsys):
     assert main.main(["compare", "fedavg", "--columns", *names, "--", "--dataset=digits"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("| method | global_macro_f1 | global_loss | fine-tuned | lr |")
-    assert " | 25.0 | 1.25 | - | 0.01 |" in lines[2]
+    assert " | 25.0 | 1.25 | - | 0.02 |" in lines[2]
     for wrong in ("global_f1", "global_class_accuracy"):  # no metric, and not one number
         assert main.main(["compare", "fedavg", f"--columns={wrong}"]) == 2
         assert f"unknown column '{wrong}': did you mean 'global_" in capsys.readouterr().err

@@ -10,8 +10,7 @@ from fedjax_nc.cli.exits import answered
 from fedjax_nc.cli.reading import read
 from fedjax_nc.errors import UserError, command
 from fedjax_nc.methods import catalogue
-from fedjax_nc.metrics import named
-from fedjax_nc.tables import Row, in_words, render
+from fedjax_nc.tables import Row, in_words, named, render
 from fedjax_nc.tables import compare as table_of
 
 

@@ -1,7 +1,7 @@
 """From a run's numbers to its records: a row per round, a summary at the end."""
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_nc.config import RunConfig
 from fedjax_nc.errors import UserError
-from fedjax_nc.metrics import METRICS, average, measure
+from fedjax_nc.metrics import METRICS, measure
 from fedjax_nc.train.evaluate import Score
 from fedjax_nc.train.round import RoundMetrics
 
@@ -92,6 +92,13 @@ def summarise(
         "bytes_up_per_client": up,
         "bytes_down_per_client": down,
     }
+
+
+def average(values: Sequence[Any]) -> Any:
+    """Returns the mean of numbers, or of lists place by place; None where one of them is None."""
+    if isinstance(values[0], list):
+        return [average(places) for places in zip(*values, strict=True)]
+    return None if None in values else statistics.fmean(values)
 
 
 def _by_class(reported: list[dict[str, Any]]) -> dict[str, Any]:
