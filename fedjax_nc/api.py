@@ -143,8 +143,8 @@ def first_state(job: Job) -> State:
     return place(job, state_of_seed(job))
 
 
-def evaluate(job: Job, state: State) -> dict[str, float]:
-    """Tests the global model: accuracy on the official test set and over clients' own tests."""
+def evaluate(job: Job, state: State) -> dict[str, Any]:
+    """Tests the global model: metrics on the official test set and over clients' own tests."""
     program = _evaluation(job.task, job.executor, batch_size=job.config.evaluation.batch_size)
     weights = job.task.method.tested(state.weights, state.shared)
     return tested(take(program(lead(weights), job.feed.tests()), 0))

@@ -114,6 +114,8 @@ class Evaluation:
     """Examples per evaluation step."""
     personal: bool = True
     """After the last round: train each client once more and test it on its own test set."""
+    personal_global: bool = False
+    """Test these personal models on the official test set too, as FedDW's tables I and II."""
     finetune: bool = True
     """After the last round: the method's own fine-tuning, tested likewise."""
 
@@ -193,7 +195,7 @@ def _filled(kind: Any, content: dict[str, Any]) -> Any:
 # saves, where examples are kept.
 _FREE = {"data": ("dir", "partition_order"), "execution": ("checkpoint_every", "pool_mb")}
 # Settings that came later, with the value that an older configuration without them means.
-_LATER = {"data": {"order": "stored"}}
+_LATER = {"data": {"order": "stored"}, "evaluation": {"personal_global": False}}
 
 
 def identity(content: dict[str, Any]) -> dict[str, Any]:

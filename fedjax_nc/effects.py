@@ -135,6 +135,12 @@ RULES = (
         home="a --local.decay other than 1",
     ),
     Rule(
+        "evaluation.personal_global",
+        "evaluation.personal",
+        matters=lambda c: c.evaluation.personal,
+        home="--evaluation.personal",
+    ),
+    Rule(
         "execution.chunk",
         "execution.executor",
         matters=lambda c: c.execution.executor in ("chunked", "auto", "sharded"),

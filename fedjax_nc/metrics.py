@@ -4,6 +4,7 @@ Standard library only at import, so that commands can name columns before jax st
 """
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -11,14 +12,14 @@ from typing import Any, NamedTuple
 class Metric(NamedTuple):
     """One number of a run.
 
-    A score holds the sums over rows of examples: correct answers, loss and count, one row per
-    client for all but the global model.
+    A score holds the sums over rows of examples: correct answers, loss and count, and by class and
+    by bin of confidence what its fields say; one row per client for all but the global model.
     """
 
     name: str  # in metrics.jsonl and summary.json
-    label: str = ""  # of its column; without one it is in no table
-    whose: str = ""  # the scored models: global, client, personal, finetuned or calibrated
-    of: Callable[[Any], float] | None = None  # from a score; None where the run knows it otherwise
+    label: str = ""  # of its column; without one it is in a table only if it is asked for
+    whose: str = ""  # the scored models, and where they are tested
+    of: Callable[[Any], Any] | None = None  # from a score; None where the run knows it otherwise
     percent: bool = True  # shown times 100
 
     def show(self, value: float | None) -> str:
@@ -56,6 +57,49 @@ def worst(score: Any) -> float:
     return float(values[: max(1, len(values) // 10)].mean()) if len(values) else math.nan
 
 
+def balanced_accuracy(score: Any) -> float:
+    """Returns the mean, over classes that occur in the tests, of the share of them that is right.
+
+    The tests of all rows are pooled: each client's answers are its own model's.
+    """
+    found = [share for share in class_accuracy(score) if share is not None]
+    return statistics.fmean(found) if found else math.nan
+
+
+def macro_f1(score: Any) -> float:
+    """Returns the mean F1 over classes that occur in the tests or in the answers of all rows.
+
+    A class that occurs in one of them only has an F1 of zero.
+    """
+    either = _over_rows(score.class_count) + _over_rows(score.class_answers)
+    occurs = either > 0
+    f1 = 2 * _over_rows(score.class_correct)[occurs] / either[occurs]
+    return float(f1.mean()) if occurs.any() else math.nan
+
+
+def class_accuracy(score: Any) -> list[float | None]:
+    """Returns the share of each class's tests that is right, None of a class without tests."""
+    correct, count = _over_rows(score.class_correct), _over_rows(score.class_count)
+    return [float(c / n) if n else None for c, n in zip(correct, count, strict=True)]
+
+
+def calibration_error(score: Any) -> float:
+    """Returns the expected calibration error, over the tests of all rows together.
+
+    It is sum_b |sum of confidence in b - correct answers in b| / n, over bins b of confidence (Guo
+    et al., On Calibration of Modern Neural Networks, ICML 2017, equation 3).
+    """
+    gaps = abs(_over_rows(score.bin_confidence) - _over_rows(score.bin_correct))
+    return float(gaps.sum()) / count if (count := float(score.count.sum())) else math.nan
+
+
+def _over_rows(sums: Any) -> Any:
+    """Returns the sums by class or bin over all rows."""
+    import numpy as np
+
+    return np.asarray(sums, float).reshape(-1, sums.shape[-1]).sum(0)
+
+
 def _of_clients(score: Any) -> Any:
     """Returns every client's accuracy, the lowest first."""
     import numpy as np
@@ -72,20 +116,34 @@ def _over_clients(whose: str, label: str, worst_label: str = "") -> tuple[Metric
     )
 
 
+def _over_classes(whose: str) -> tuple[Metric, ...]:
+    return (
+        Metric(f"{whose}_balanced_accuracy", whose=whose, of=balanced_accuracy),
+        Metric(f"{whose}_macro_f1", whose=whose, of=macro_f1),
+        Metric(f"{whose}_calibration_error", whose=whose, of=calibration_error),
+    )
+
+
 METRICS = (
     Metric("global_accuracy", "global", whose="global", of=accuracy),
     Metric("global_loss", whose="global", of=loss, percent=False),
+    *_over_classes("global"),
+    Metric("global_class_accuracy", whose="global", of=class_accuracy),
     *_over_clients("client", "clients", worst_label="worst"),
     *_over_clients("personal", "personal"),
+    *_over_classes("personal"),
+    *_over_clients("personal_global", "official"),
     *_over_clients("finetuned", "fine-tuned"),
+    *_over_classes("finetuned"),
     Metric("calibrated_accuracy", "calibrated", whose="calibrated", of=accuracy),
+    *_over_clients("calibrated_personal", ""),
     Metric("seconds_per_round", "s/round", percent=False),
     Metric("compile_seconds", "compile", percent=False),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 
 
-def measure(whose: str, score: Any) -> dict[str, float]:
+def measure(whose: str, score: Any) -> dict[str, Any]:
     """Returns every metric of these models by its name."""
     return {m.name: m.of(score) for m in METRICS if m.whose == whose and m.of}
 

@@ -13,6 +13,7 @@ from fedjax_nc import tables
 from fedjax_nc.config import RunConfig
 from fedjax_nc.errors import UserError
 from fedjax_nc.host.assemble import NOTHING
+from fedjax_nc.host.records import average
 from fedjax_nc.host.session import Outcome
 from fedjax_nc.io import checkpoint
 from fedjax_nc.types import Weights
@@ -77,6 +78,8 @@ class Result:
             values = [summary.get(name) for summary in self.summaries]
             numbers = [value for value in values if isinstance(value, float)]
             found[name] = values[0] if len(numbers) < len(values) else float(np.mean(numbers))
+            if all(isinstance(value, list) for value in values):
+                found[name] = average(values)
         found.pop("seed")
         return found | {"seeds": list(self.seeds)}
 
@@ -96,9 +99,14 @@ class Result:
         each = [_weights(outcome) for outcome in self.outcomes]
         return jax.tree.map(lambda *leaves: np.stack(leaves), *each)
 
-    def table(self, form: str = "markdown") -> str:
-        """Writes the run as a table with one row: markdown, latex or csv."""
-        return table(self, form=form)
+    def table(self, form: str = "markdown", *, columns: Sequence[str] = ()) -> str:
+        """Writes the run as a table with one row: markdown, latex or csv.
+
+        Args:
+          form: of the text.
+          columns: names of metrics to show in place of the usual accuracies.
+        """
+        return table(self, form=form, columns=columns)
 
     def plot(self) -> "Figure":
         """Draws accuracy over rounds, mean and spread over seeds, as a matplotlib figure."""
@@ -137,9 +145,16 @@ class Result:
         return [[row for row in rows if "global_accuracy" in row] for rows in self.rows]
 
 
-def table(*results: Result, form: str = "markdown") -> str:
-    """Writes several results as one table: markdown, latex or csv."""
-    return tables.render(tables.compare([tables.Row(r.config, r.summaries) for r in results]), form)
+def table(*results: Result, form: str = "markdown", columns: Sequence[str] = ()) -> str:
+    """Writes several results as one table: markdown, latex or csv.
+
+    Args:
+      *results: a row for each.
+      form: of the text.
+      columns: names of metrics to show in place of the usual accuracies.
+    """
+    rows = [tables.Row(r.config, r.summaries) for r in results]
+    return tables.render(tables.compare(rows, columns), form)
 
 
 def plot(*results: Result, title: str = "") -> "Figure":

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fedjax_nc.config import Data, RunConfig
 from fedjax_nc.errors import unknown
-from fedjax_nc.metrics import Metric, columns
+from fedjax_nc.metrics import BY_NAME, Metric, class_accuracy, columns
 
 SPREAD = "sample standard deviation over seeds"
 
@@ -29,11 +29,14 @@ class Table(NamedTuple):
     note: str
 
 
-def compare(rows: Sequence[Row]) -> Table:
-    """Makes the table of several configurations: accuracies over seeds, cost of a round."""
+def compare(rows: Sequence[Row], names: Sequence[str] = ()) -> Table:
+    """Makes the table of several configurations: accuracies over seeds, cost of a round.
+
+    Metrics of these names, if there are any, stand in place of the usual accuracies.
+    """
     found = [summary for row in rows for summary in row.summaries]
-    shown = [metric for metric in columns(found) if metric.percent]
-    header = ["method", *(m.label for m in shown), "lr", "s/round", "kB up", "kB down"]
+    shown = named(names) if names else [metric for metric in columns(found) if metric.percent]
+    header = ["method", *(m.label or m.name for m in shown), "lr", "s/round", "kB up", "kB down"]
     body = [_cells(row, shown) for row in rows]
     seeds = [str(summary["seed"]) for summary in rows[0].summaries]
     spread = f"mean ± {SPREAD} {', '.join(seeds)}" if len(seeds) > 1 else f"seed {seeds[0]}"
@@ -44,11 +47,21 @@ def compare(rows: Sequence[Row]) -> Table:
     return Table(header, body, note=note)
 
 
+def named(names: Sequence[str]) -> list[Metric]:
+    """Returns the metrics of these names; refuses what is none, or is not one number."""
+    numbers = {name: metric for name, metric in BY_NAME.items() if metric.of is not class_accuracy}
+    for name in names:
+        if name not in numbers:
+            raise unknown("column", name, allowed=numbers)
+    return [numbers[name] for name in names]
+
+
 def _cells(row: Row, shown: Sequence[Metric]) -> list[str]:
     cells = [str(row.summaries[0]["method"])]
     for metric in shown:
         values = [s[metric.name] for s in row.summaries if s.get(metric.name) is not None]
-        cells.append(mean_and_spread([100 * value for value in values]))
+        scale, digits = (100, 1) if metric.percent else (1, 2)
+        cells.append(mean_and_spread([scale * value for value in values], digits=digits))
     times = [(s["seeds_in_parallel"], s["seconds_per_round"]) for s in row.summaries]
     cells += [f"{row.config.local.lr:g}", seconds_in_words(times)]
     cells += [f"{row.summaries[0][f'bytes_{way}_per_client'] / 1e3:.0f}" for way in ("up", "down")]

@@ -88,6 +88,11 @@ def test_result(in_memory):
     values = [100 * s["global_accuracy"] for s in r.summaries]
     cell = f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}"
     assert cell in markdown and cell in csv and r"$\pm$" in latex and r"\toprule" in latex
+    shares = [s["global_class_accuracy"] for s in r.summaries]
+    np.testing.assert_allclose(r.summary["global_class_accuracy"], np.mean(shares, 0))
+    assert r.curves["global_macro_f1"].shape == (2, 3)
+    header = r.table(columns=["personal_accuracy", "global_macro_f1", "global_loss"])
+    assert header.startswith("| method | personal | global_macro_f1 | global_loss | lr |")
     with pytest.raises(fnc.UserError, match="form of a table 'html'"):
         r.table("html")
     found = r.analyse("spectrum", seed=1, examples=50)

@@ -42,6 +42,7 @@ WITHOUT_EFFECT = [
     ("--local.milestones=4", ["--protocol=fedetf"], "--local.schedule=step"),
     (STEP, [SMALLER], "runs with --local.milestones"),
     (STEP, ["--local.milestones=4"], "a --local.decay other than 1"),
+    ("--evaluation.personal_global", ["--evaluation.no-personal"], "--evaluation.personal"),
     ("--execution.chunk=2", ["--execution.executor=vmap"], "--execution.executor=chunked"),
     ("--execution.conv=native", ["--dataset=digits"], "models with convolutions"),
 ]
@@ -77,6 +78,7 @@ def test_what_a_protocol_sets_is_never_refused(protocol):
         [STEP, SMALLER, "--local.milestones=4"],
         ["--protocol=fedetf", "--local.decay=1"],  # the protocol's own schedule is switched off
         ["--execution.executor=chunked", "--execution.chunk=2"],
+        ["--evaluation.personal_global"],
         ["--execution.chunk=2"],  # only jax knows whether `auto` makes chunks
         ["--model=cnn", "--execution.conv=native"],
         ["--track=collapse", "--track_every=3"],

@@ -1,29 +1,47 @@
 """Evaluation of global, personal and fine-tuned models."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sklearn.metrics
 from trees import calibrated, only, personal_of, same, scores_of
 
+import fedjax_nc as fnc
 from fedjax_nc import metrics, tree
+from fedjax_nc.config import Evaluation, RunConfig
+from fedjax_nc.data.federated import make_table
+from fedjax_nc.data.stream import on_device
 from fedjax_nc.host import records
 from fedjax_nc.methods import base
 from fedjax_nc.train import evaluate, executors
-from fedjax_nc.train.personalise import make_personalise
+from fedjax_nc.train.personalise import in_one_row, make_personalise, personalise
 from fedjax_nc.train.seeds import lead, take
 
 EMPTY, SINGLE, LARGEST = 1, 2, 3  # clients of the tiny federation
 
 
 def by_hand(t, weights, numbers):
-    """Correct predictions and summed loss of these examples, in NumPy from the logits."""
-    numbers = np.asarray(numbers)
-    x = t.data.pool.x[numbers] / 255.0 - 0.5
-    out, _ = t.task.trainer.model.apply(weights, x, train=False)
-    logits, y = np.asarray(out.logits), np.asarray(t.data.pool.y)[numbers]
+    """All sums of a score over these examples, in NumPy from the logits."""
+    logits, y = logits_of(t, weights, numbers)
     loss = np.log(np.exp(logits).sum(1)) - logits[np.arange(len(y)), y]
-    return (logits.argmax(1) == y).sum(), loss.sum(), len(y)
+    sure, answer = np.exp(logits).max(1) / np.exp(logits).sum(1), logits.argmax(1)
+    right, count = answer == y, partial(np.bincount, minlength=logits.shape[1])
+    edges = np.linspace(0, 1, evaluate.BINS + 1)
+    inside = (sure > edges[:-1, None]) & (sure <= edges[1:, None])
+    return evaluate.Score(
+        right.sum(), loss.sum(), len(y), count(y[right]), count(y), count(answer),
+        (inside * sure).sum(1), (inside & right).sum(1),
+    )  # fmt: skip
+
+
+def logits_of(t, weights, numbers):
+    """The logits and labels of these examples."""
+    numbers = np.asarray(numbers)
+    out, _ = t.task.trainer.model.apply(weights, t.data.pool.x[numbers] / 255.0 - 0.5, train=False)
+    return np.asarray(out.logits), np.asarray(t.data.pool.y)[numbers]
 
 
 @pytest.mark.parametrize("executor", ["scan", "chunked", "sharded"])
@@ -38,33 +56,126 @@ def test_evaluate_equals_numpy(x64, tiny, executor):
     t = t._replace(data=t.data._replace(pool=pool))
     how = executors.make_executor(executor, chunk=2)
     scores = scores_of(t, how, weights)
-    correct, loss, count = by_hand(t, weights, t.data.test.index[0])
-    accuracy, mean_loss = (of(scores["global"]) for of in (metrics.accuracy, metrics.loss))
-    np.testing.assert_allclose([accuracy, mean_loss], [correct / count, loss / count], rtol=1e-10)
+    numbers = t.data.test.index[0]
+    close(tree.sum_leading(scores["global"]), by_hand(t, weights, numbers))
+    found, (logits, y) = metrics.measure("global", scores["global"]), logits_of(t, weights, numbers)
+    answer = logits.argmax(1)
+    assert found["global_accuracy"] == (answer == y).mean()
+    shares = [(answer == y)[y == c].mean() if (y == c).any() else None for c in range(4)]
+    assert found["global_class_accuracy"] == pytest.approx(shares)
+    balanced = sklearn.metrics.balanced_accuracy_score(y, answer)
+    assert found["global_balanced_accuracy"] == pytest.approx(balanced)
+    f1 = sklearn.metrics.f1_score(y, answer, average="macro")
+    assert found["global_macro_f1"] == pytest.approx(f1)
     index, size = t.data.client_test
     for k in range(6):
-        expected = by_hand(t, weights, index[k, : size[k]]) if size[k] else (0, 0, 0)
-        np.testing.assert_allclose([s[k] for s in scores["clients"]], expected, rtol=1e-10)
+        expected = by_hand(t, weights, index[k, : max(size[k], 1)])
+        expected = expected if size[k] else jax.tree.map(np.zeros_like, expected)
+        close(tree.take(scores["clients"], k), expected)
+
+
+def close(score, expected):
+    for name, value in expected._asdict().items():
+        np.testing.assert_allclose(getattr(score, name), value, rtol=1e-10, err_msg=name)
 
 
 def test_summarise():
     correct = np.array([*range(1, 21), 0, 10])
     count = np.array([20] * 20 + [0, 10])  # 0.05, 0.1 ... 1.0, a client without tests, and 1.0
-    score = evaluate.Score(correct, correct * 0.0, count)
+    score = rows_of(correct, count)
     accuracy = np.array([*np.arange(1, 21) / 20, 1.0])
     expected = [accuracy.mean(), accuracy.std(), (0.05 + 0.1) / 2]
     np.testing.assert_allclose(list(metrics.measure("client", score).values()), expected)
-    few = evaluate.Score(*np.array([[1, 3], [0, 0], [4, 4]]))
-    assert metrics.worst(few) == 0.25
-    nobody = metrics.measure("client", evaluate.Score(*np.zeros((3, 2))))
-    assert len(nobody) == 3 and np.isnan(list(nobody.values())).all()
+    assert metrics.worst(rows_of([1, 3], [4, 4])) == 0.25
+    nobody = metrics.measure("personal", rows_of([0, 0], [0, 0]))
+    assert len(nobody) == 6 and np.isnan(list(nobody.values())).all()
+
+
+def rows_of(correct, count, **others):
+    """A score of rows with so many correct answers, and nothing else unless it is given."""
+    classes, bins = np.zeros((len(count), 4)), np.zeros((len(count), evaluate.BINS))
+    nothing = evaluate.Score(
+        np.array(correct), 0.0 * np.array(count), np.array(count), *[classes] * 3, *[bins] * 2
+    )
+    return nothing._replace(**others)
+
+
+def test_metrics_over_classes():
+    """Two clients' answers pooled; class 2 is answered but not asked, class 3 does not occur."""
+    y, answer = np.array([0, 0, 0, 1, 1, 0]), np.array([0, 0, 1, 1, 2, 2])
+    rows = [slice(0, 4), slice(4, 6)]
+    bins = np.zeros((2, 2, evaluate.BINS))
+    bins[0, :, 14], bins[1, :, 14] = [2.8, 0.95], [2, 0]  # confidence, and correct answers
+    bins[0, 0, 7], bins[1, 0, 7] = 0.5, 1
+    bins[0, 1, 7] = 0.5
+    score = rows_of(
+        [3, 0],
+        [4, 2],
+        class_correct=np.stack([np.bincount(y[r][y[r] == answer[r]], minlength=4) for r in rows]),
+        class_count=np.stack([np.bincount(y[r], minlength=4) for r in rows]),
+        class_answers=np.stack([np.bincount(answer[r], minlength=4) for r in rows]),
+        bin_confidence=bins[0],
+        bin_correct=bins[1],
+    )
+    found = metrics.measure("personal", score)
+    assert metrics.class_accuracy(score) == [0.5, 0.5, None, None]
+    assert found["personal_balanced_accuracy"] == 0.5
+    assert found["personal_macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
+    assert found["personal_macro_f1"] == pytest.approx(
+        sklearn.metrics.f1_score(y, answer, average="macro")
+    )
+    assert found["personal_calibration_error"] == pytest.approx((3.75 - 2 + 0) / 6)
+
+
+def test_summary_means_the_rounds_that_the_accuracy_is_of():
+    rows = [
+        {"round": i, "seconds": 1.0, "compiled": False, "global_loss": 1.0, "global_accuracy": a}
+        | {"global_macro_f1": a / 2, "global_class_accuracy": [a, None]}
+        for i, a in enumerate((0.1, 0.5, 0.7), 1)
+    ]
+    cfg = RunConfig(evaluation=Evaluation(last=2))
+    made = partial(records.summarise, cfg, traffic=(1, 1), seeds=1)
+    found = made(rows)
+    assert found["global_accuracy"] == pytest.approx(2 * found["global_macro_f1"])
+    assert found["global_class_accuracy"] == [pytest.approx(0.6), None]
+    del rows[1]["global_macro_f1"]  # trained by an older version, and resumed
+    assert "global_macro_f1" not in made(rows) and "global_class_accuracy" in made(rows)
 
 
 def personal_scores(t, executor, phases, *, batch_size=4, hyper=None):
     how = executors.make_executor(executor)
     state = lead(t.state())
     fn = make_personalise(t.task, how, batch_size=batch_size, phases=phases)
-    return take(fn(state, jnp.arange(6), dict(state.clients), hyper or t.hyper, t.data), 0)
+    scores = fn(state, jnp.arange(6), dict(state.clients), hyper or t.hyper, t.data)
+    return take(scores["own"], 0)
+
+
+@pytest.mark.parametrize("executor", ["sharded", "chunked"])
+def test_personal_models_on_the_official_tests(x64, tiny, executor):
+    """Without training, with full rows and the last phase: every client has the global score."""
+    t = tiny("fedrep", norm="none")
+    index, size = in_one_row(t.data.test)
+    table = make_table([np.asarray(index[:3]), np.asarray(index[3:size])])  # two rows, one padded
+    t = t._replace(data=t.data._replace(test=table))
+    how = executors.make_executor(executor, chunk=2)
+    standing = tuple(phase._replace(epochs=0) for phase in t.task.method.phases)
+    scores = personalise(
+        t.task,
+        how,
+        train=make_personalise(t.task, how, batch_size=4, phases=standing, official=True),
+        state=lead(t.state()),
+        hyper=t.hyper,
+        feed=on_device(t.data),
+        progress=lambda *_: None,
+        official=True,
+    )
+    expected = by_hand(t, t.state().weights, index[:size])
+    for client in range(6):
+        close(tree.take(scores["official"], (0, -1, client)), expected)
+    same(take(scores["own"], 0), personal_of(t, how, standing))
+    record = records.over_time("personal_global", take(scores["official"], 0))
+    assert record["personal_global_accuracy"] == pytest.approx(expected.correct / expected.count)
+    assert record["personal_global_accuracy_std"] == pytest.approx(0)
 
 
 def test_personalise_fedetf(x64, tiny):
@@ -101,7 +212,33 @@ def test_personalise_equals_a_round_of_one_client(x64, tiny):
     alone, _ = only(t, LARGEST).run(1, state=t.state())
     index, size = tree.take(t.data.client_test, LARGEST)
     expected = by_hand(t, alone.weights, index[:size])
-    np.testing.assert_allclose([s[-1, LARGEST] for s in score], expected, rtol=1e-9)
+    close(tree.take(score, (-1, LARGEST)), expected)
+
+
+def test_personal_models_of_a_run():
+    """With a learning rate near zero clients stay as they start: global, or calibrated."""
+    result = fnc.run(
+        "fedavg | ccvr(samples=100, epochs=30, lr=1.0)",
+        dataset="digits",
+        model="mlp",
+        rounds=1,
+        data={"partition": "iid", "client_test": "dealt"},
+        local={"lr": 1e-12},
+        federation={"clients": 3, "participants": 3},
+        evaluation={"personal_global": True, "finetune": False},
+        progress=False,
+    )
+    (found,) = result.summaries
+    assert found["personal_accuracy"] == found["client_accuracy"]
+    assert found["personal_global_accuracy"] == pytest.approx(found["global_accuracy"])
+    assert found["personal_global_accuracy_std"] == pytest.approx(0)
+    # the three clients' tests are together the official ones, and about as many
+    assert found["calibrated_personal_accuracy"] == pytest.approx(
+        found["calibrated_accuracy"], abs=0.01
+    )
+    assert found["calibrated_accuracy"] > found["global_accuracy"] + 0.1
+    for name in ("balanced_accuracy", "macro_f1", "calibration_error"):
+        assert found[f"personal_{name}"] == pytest.approx(found[f"global_{name}"])
 
 
 def test_fine_tuning_is_recorded_step_by_step(x64, tiny):

@@ -219,6 +219,13 @@ def test_no_protocol_asks_for_fine_tuning_that_a_method_lacks(protocol):
         assert made.evaluation.finetune == wanted, spec
 
 
+def test_clients_models_that_feddw_tests_on_everything():
+    for spec in catalogue.bases():
+        made = protocols.resolve("feddw/pathological", "cifar10", spec)
+        expected = spec in ("fedala", "fedper", "fedproto", "fedrep", "local")
+        assert made.evaluation.personal_global == expected, spec
+
+
 def test_settings_follow_a_hyperparameter_given_as_a_flag():
     argv = ["--protocol=feddr_plus", "--dataset=cifar100", "--method=local"]
     made = flags.parse([*argv, "--hp.loss=dr"]).configs[0]

@@ -78,7 +78,7 @@ def test_the_next_is_made_while_the_caller_has_this_one():
 
 def test_streamed_is_the_same_run(tmp_path, monkeypatch):
     """Rounds, tests, personal and fine-tuned models; stopped on the host, resumed on the device."""
-    command = [*COMMAND[:-3], "--seed=0"]
+    command = [*COMMAND[:-3], "--seed=0", "--evaluation.personal_global"]
     assert main.train([*command, f"--out={tmp_path / 'device'}"]) == 0
     assert main.train([*command, STREAMED, f"--out={tmp_path / 'host'}"]) == 0
     device, streamed = (directory_of(tmp_path / k, command) for k in ("device", "host"))

@@ -61,6 +61,20 @@ def test_table_keeps_seconds_of_several_seeds_apart():
     assert "Accuracies in per cent, seed 0;" in one and "±" not in one
 
 
+def test_columns_are_chosen_by_name(monkeypatch, capsys):
+    one = summary(global_macro_f1=0.25, global_loss=1.25, global_class_accuracy=[0.5, None])
+    monkeypatch.setattr(run, "execute", lambda asked: [one])
+    names = ["global_macro_f1", "global_loss", "finetuned_accuracy"]
+    assert main.main(["compare", "fedavg", "--columns", *names, "--", "--dataset=digits"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("| method | global_macro_f1 | global_loss | fine-tuned | lr |")
+    assert " | 25.0 | 1.25 | - | 0.02 |" in lines[2]
+    for wrong in ("global_f1", "global_class_accuracy"):  # no metric, and not one number
+        assert main.main(["compare", "fedavg", f"--columns={wrong}"]) == 2
+        assert f"unknown column '{wrong}': did you mean 'global_" in capsys.readouterr().err
+    assert "macro_f1" not in markdown([Row(config.RunConfig(), [one])])  # unless asked for
+
+
 def test_settings_in_words():
     data = config.Data(alpha=0.1, rule="lda")
     cfg = config.RunConfig(dataset="cifar10", data=data)

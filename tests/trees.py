@@ -9,7 +9,7 @@ from fedjax_nc.data.stream import on_device
 from fedjax_nc.testing.compare import differ, fresh, identical, plain, same
 from fedjax_nc.testing.federation import tiny
 from fedjax_nc.train.evaluate import make_calibrate, make_evaluate
-from fedjax_nc.train.personalise import personalise
+from fedjax_nc.train.personalise import make_personalise, personalise
 from fedjax_nc.train.seeds import lead, take
 from fedjax_nc.types import State
 
@@ -81,20 +81,19 @@ def scores_of(t, how, weights, *, batch_size=4, data=None):
 
 
 def personal_of(t, how, phases, *, state=None, hyper=None, progress=None, data=None):
-    """One seed's personal models after each phase and cycle, in client order."""
+    """One seed's personal models on their own tests, after each phase and cycle, by client."""
     if hyper is None:
         hyper = t.hyper if phases == t.task.method.phases else t.hyper._replace(term_weights=())
     scores = personalise(
         t.task,
         how,
-        batch_size=4,
-        phases=phases,
+        train=make_personalise(t.task, how, batch_size=4, phases=phases),
         state=lead(t.state() if state is None else state),
         hyper=hyper,
         feed=on_device(t.data if data is None else data),
         progress=progress or (lambda *_: None),
     )
-    return take(scores, 0)
+    return take(scores["own"], 0)
 
 
 def calibrated(t, how, weights, key, *, batch_size=4):

@@ -10,7 +10,7 @@ from fedjax_nc.cli.exits import answered
 from fedjax_nc.cli.reading import read
 from fedjax_nc.errors import UserError, command
 from fedjax_nc.methods import catalogue
-from fedjax_nc.tables import Row, in_words, render
+from fedjax_nc.tables import Row, in_words, named, render
 from fedjax_nc.tables import compare as table_of
 
 
@@ -38,7 +38,8 @@ def compare(argv: list[str]) -> int:
         raise KeyboardInterrupt(f"{done}; the same command goes on with the others") from None
     if not rows:
         raise UserError(f"none of {len(commands)} methods can do this, such as {refused[0][2:]}")
-    table = render(table_of(rows)) + "".join(f"\n{line}" for line in refused) + "\n" * bool(refused)
+    table = render(table_of(rows, given.columns))
+    table += "".join(f"\n{line}" for line in refused) + "\n" * bool(refused)
     print(table)
     if given.to:
         typed = f"{command('compare')} {shlex.join(argv)}"
@@ -63,21 +64,28 @@ def parse(argv: list[str]) -> Any:
         help="Append the table and its command to a Markdown file.",
         help_behavior_hint="",
     )
+    columns = tyro.conf.arg(
+        metavar="NAME ...",
+        help="Show these metrics of summary.json in place of the usual accuracies.",
+        help_behavior_hint="",
+    )
     shape = dataclasses.make_dataclass(
         "Compare",
         [
             ("methods", Annotated[tyro.conf.Positional[tuple[str, ...]], about]),
             ("to", Annotated[str | None, to], None),
+            ("columns", Annotated[tuple[str, ...], columns], ()),
         ],
         frozen=True,
     )
     shape.__doc__ = (
         "Train several methods on the same terms and write one table.\n\n"
-        f"{prog} METHOD ... [--to FILE] -- FLAGS OF `{command('run')}`\n\n"
+        f"{prog} METHOD ... [--to FILE] [--columns NAME ...] -- FLAGS OF `{command('run')}`\n\n"
         "Everything after -- goes to every run. Finished runs are not run again.\n\n"
         f"Example: {prog} fedavg 'fedbabu | fd' --to table.md -- --dataset=digits --seeds 0 1 2"
     )
-    stray = [w for w in argv if w.startswith("--") and w.split("=")[0] not in ("--to", "--help")]
+    known = ("--to", "--columns", "--help")
+    stray = [w for w in argv if w.startswith("--") and w.split("=")[0] not in known]
     if stray:
         raise UserError(
             f"{stray[0]} is no flag of compare: flags of run follow --, as {prog} ... -- {stray[0]}"
@@ -85,6 +93,7 @@ def parse(argv: list[str]) -> Any:
     given: Any = read(shape, argv, prog=prog)
     if not given.methods:
         raise UserError(f"no method was given: name some, or all, as {prog} fedavg fedetf")
+    named(given.columns)
     if given.to and (Path(given.to).is_dir() or not Path(given.to).absolute().parent.is_dir()):
         raise UserError(f"--to={given.to}: give a file in a folder that exists")
     return given

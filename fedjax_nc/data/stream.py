@@ -42,8 +42,9 @@ class Rows(NamedTuple):
 class Feed(NamedTuple):
     """Where rounds and tests get their data.
 
-    clients: (groups of clients, tests=False) -> an iterator of the data of each group: its training
-             examples, and its test examples if they are asked for
+    clients: (groups of clients, tests=False, official=False) -> an iterator of the data of each
+             group: its training examples, and its own and the official test examples if they are
+             asked for
     tests:   () -> an iterator of pieces of all test examples; a row that does not fit into a piece
              goes on in the next
     sizes:   the number of training examples of each client, summed over seeds
@@ -69,7 +70,7 @@ def on_device(data: FederatedData) -> Feed:
     clients, official = (np.arange(t.index.shape[-2]) for t in (data.client_test, data.test))
     sizes = np.asarray(data.train.size).reshape(-1, len(clients)).sum(0)
     return Feed(
-        lambda groups, tests=False: itertools.repeat(data),
+        lambda groups, tests=False, official=False: itertools.repeat(data),
         lambda: iter((Tests(data, clients, official=official),)),
         sizes=sizes,
         at_once=len(sizes),
@@ -100,12 +101,16 @@ def from_host(
         )
         return jax.device_put(made, sharding)
 
-    def clients(groups: Iterable[np.ndarray], tests: bool = False) -> Iterator[FederatedData]:
+    def clients(
+        groups: Iterable[np.ndarray], tests: bool = False, official: bool = False
+    ) -> Iterator[FederatedData]:
+        common = _only(test, np.arange(len(test.size)) if official else [])
+
         def send_group(group: np.ndarray) -> FederatedData:
             mine = _only(client_test, group if tests else [])
             sizes = train.size + client_test.size if tests else train.size
-            most = room(sizes, len(group))
-            return send(most, _only(train, group), mine, _only(test, []))
+            most = room(sizes, len(group)) + int(common.size.sum())
+            return send(most, _only(train, group), mine, common)
 
         return ahead(send_group, groups)
 

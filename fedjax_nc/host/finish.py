@@ -1,5 +1,6 @@
 """What follows the last round: personal models, calibration, the summary and its pictures."""
 
+import dataclasses
 import json
 from functools import partial
 from typing import Any
@@ -16,17 +17,18 @@ from fedjax_nc.metrics import measure
 from fedjax_nc.train import schedule
 from fedjax_nc.train import seeds as axis
 from fedjax_nc.train.evaluate import make_calibrate, make_evaluate
-from fedjax_nc.train.personalise import personalise
+from fedjax_nc.train.personalise import make_personalise, personalise
 from fedjax_nc.train.traffic import traffic
-from fedjax_nc.types import Hyper, State
+from fedjax_nc.types import Hyper, State, Weights
 
 
 def finish(
     job: Job, seeds: list[Seed], *, state: State, reporter: Reporter
 ) -> list[dict[str, Any]]:
     """Returns the summary of each seed and leaves it, with pictures, where it has a directory."""
-    personal = _personal(job, state, reporter=reporter)
-    calibrated = _calibrated(job, state)
+    weights = _calibrated(job, state)
+    personal = _personal(job, state, calibrated=weights, reporter=reporter)
+    calibrated = _tested(job, weights)
     moved = traffic(job.task, job.data.pool)
     summaries = []
     for i, seed in enumerate(seeds):
@@ -48,20 +50,32 @@ def _leave_files(job: Job, seed: Seed, *, number: int, summary: dict[str, Any]) 
     files.write_atomically(directory / "summary.json", json.dumps(summary, indent=2) + "\n")
 
 
-def _calibrated(job: Job, state: State) -> list[dict[str, Any]]:
-    """Tests each seed's global model after the method's step that follows the last round."""
+def _calibrated(job: Job, state: State) -> Weights | None:
+    """Returns the global models after the method's step that follows the last round, if any."""
     if job.task.method.posthoc is None:
-        return [{} for _ in job.configs]
-    feed, size = job.feed, job.config.evaluation.batch_size
+        return None
+    size = job.config.evaluation.batch_size
     calibrate = make_calibrate(job.task, job.executor, batch_size=size, seeds=job.seeds)
-    weights = calibrate(tested_weights(job, state), state.key, feed)
+    return calibrate(tested_weights(job, state), state.key, job.feed)
+
+
+def _tested(job: Job, calibrated: Weights | None) -> list[dict[str, Any]]:
+    """Tests each seed's calibrated global model."""
+    if calibrated is None:
+        return [{} for _ in job.configs]
+    size = job.config.evaluation.batch_size
     evaluate = make_evaluate(job.task, job.executor, batch_size=size, seeds=job.seeds)
-    scores = evaluate(weights, feed.tests())["global"]
+    scores = evaluate(calibrated, job.feed.tests())["global"]
     return [measure("calibrated", axis.take(scores, i)) for i in range(len(job.configs))]
 
 
-def _personal(job: Job, state: State, *, reporter: Reporter) -> list[dict[str, Any]]:
-    """Tests every client's own model: after one more local training, and fine-tuned."""
+def _personal(
+    job: Job, state: State, *, calibrated: Weights | None, reporter: Reporter
+) -> list[dict[str, Any]]:
+    """Tests every client's own model: after one more local training, and fine-tuned.
+
+    The former is also tested from the calibrated global model, as FedETF's code tests CCVR.
+    """
     cfg, method = job.config, job.task.method
     results: list[dict[str, Any]] = [
         {"personal_accuracy": None, "finetuned_accuracy": None} for _ in job.configs
@@ -74,17 +88,32 @@ def _personal(job: Job, state: State, *, reporter: Reporter) -> list[dict[str, A
     for whose, on, phases, term_weights in wanted:
         if not on or not phases:
             continue
-        scores = personalise(
+        official = whose == "personal" and cfg.evaluation.personal_global
+        train = make_personalise(
             job.task,
             job.executor,
             batch_size=cfg.evaluation.batch_size,
             phases=phases,
-            state=state,
-            hyper=Hyper(hyper.lr, term_weights),
-            feed=job.feed,
-            progress=partial(reporter.stage, f"{whose} models"),
+            official=official,
             seeds=job.seeds,
         )
-        for i, result in enumerate(results):
-            result |= records.over_time(whose, axis.take(scores, i))
+        starts = {whose: state}
+        if whose == "personal" and calibrated is not None:
+            starts["calibrated_personal"] = dataclasses.replace(state, weights=calibrated)
+        for name, start in starts.items():
+            scores = personalise(
+                job.task,
+                job.executor,
+                train=train,
+                state=start,
+                hyper=Hyper(hyper.lr, term_weights),
+                feed=job.feed,
+                progress=partial(reporter.stage, f"{name.replace('_', ' ')} models"),
+                official=official,
+            )
+            for i, result in enumerate(results):
+                result |= records.over_time(name, axis.take(scores["own"], i))
+                if official and name == "personal":
+                    mine = axis.take(scores["official"], i)
+                    result |= records.over_time("personal_global", mine)
     return results

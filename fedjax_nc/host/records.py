@@ -1,7 +1,7 @@
 """From a run's numbers to its records: a row per round, a summary at the end."""
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_nc.config import RunConfig
 from fedjax_nc.errors import UserError
-from fedjax_nc.metrics import measure
+from fedjax_nc.metrics import METRICS, measure
 from fedjax_nc.train.evaluate import Score
 from fedjax_nc.train.round import RoundMetrics
 
@@ -37,7 +37,7 @@ def trained(
     return {"round": number, "lr": lr} | {k: v / examples for k, v in sums.items()}
 
 
-def tested(scores: Mapping[str, Score]) -> dict[str, float]:
+def tested(scores: Mapping[str, Score]) -> dict[str, Any]:
     """Returns what an evaluation adds to its round's record."""
     return measure("global", scores["global"]) | measure("client", scores["clients"])
 
@@ -81,6 +81,7 @@ def summarise(
         "final_accuracy": seen[-1]["global_accuracy"],
         "best_accuracy": max(row["global_accuracy"] for row in seen),
         "global_loss": seen[-1]["global_loss"],
+        **_by_class(reported),
         **{k: seen[-1][k] for k in seen[-1] if k.startswith("client_")},
         "seconds_per_round": steady,
         "compile_seconds": sum(max(seconds - steady, 0.0) for seconds in cold),
@@ -90,4 +91,25 @@ def summarise(
         "bytes_down": down * total,
         "bytes_up_per_client": up,
         "bytes_down_per_client": down,
+    }
+
+
+def average(values: Sequence[Any]) -> Any:
+    """Returns the mean of numbers, or of lists place by place; None where one of them is None."""
+    if isinstance(values[0], list):
+        return [average(places) for places in zip(*values, strict=True)]
+    return None if None in values else statistics.fmean(values)
+
+
+def _by_class(reported: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the global model's other metrics as means over the rounds its accuracy is of.
+
+    Those that a round of an older version does not have are left out.
+    """
+    given = ("global_accuracy", "global_loss")
+    names = [m.name for m in METRICS if m.whose == "global" and m.name not in given]
+    return {
+        name: average([row[name] for row in reported])
+        for name in names
+        if all(name in row for row in reported)
     }

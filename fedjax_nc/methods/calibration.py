@@ -132,7 +132,8 @@ def ccvr(
     Differs:  FedETF's code means means and standard deviations over clients without weights, keeps
               the diagonal only, and takes 10 features and 100 epochs (rule). FL-bench's puts
               biased covariances into the unbiased formula (rule), and takes 200 features and one
-              epoch. Features are gathered in evaluation mode.
+              epoch. Features are gathered in evaluation mode. As in FedETF's code, clients also
+              train once more from the calibrated model: `calibrated_personal_accuracy`.
     Uploads:  once C counts, C means and C d x d covariances.
 
     Args:

@@ -109,7 +109,8 @@ def _mean_loss() -> Part:
 def _personal(trial: Trial, phases: tuple[Phase | Repeat, ...], *, hyper: Hyper) -> str:
     state, data = lead(trial.rounds[1].state), trial.tiny.data
     train = make_personalise(trial.tiny.task, trial.scan, batch_size=BATCH, phases=phases)
-    score = take(train(state, jnp.arange(len(SIZES)), dict(state.clients), hyper, data), 0)
+    scores = train(state, jnp.arange(len(SIZES)), dict(state.clients), hyper, data)
+    score = take(scores["own"], 0)
     last = take(score, -1)
     _assert_scored(last, data.client_test.size, whose="of a personal model")
     return f"{int(np.sum(last.correct))} of {int(np.sum(last.count))} right"

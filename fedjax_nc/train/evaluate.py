@@ -1,4 +1,4 @@
-"""One evaluation: accuracy and loss over rows of a table, for one model or one per row."""
+"""One evaluation: over rows of a table, the sums that metrics are made of."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -15,13 +15,20 @@ from fedjax_nc.train.local import Task
 from fedjax_nc.train.seeds import ONE, Seeds
 from fedjax_nc.types import FederatedData, Outputs, Pool, Table, Weights
 
+BINS = 15  # of equal width, by the confidence of an answer (Guo et al. 2017)
+
 
 class Score(NamedTuple):
-    """Sums over the examples of each row."""
+    """Sums over the examples of each row; some have a last axis of classes or of `BINS`."""
 
     correct: jax.Array
     loss: jax.Array
     count: jax.Array
+    class_correct: jax.Array  # by class
+    class_count: jax.Array
+    class_answers: jax.Array  # how often it is predicted
+    bin_confidence: jax.Array  # of the predicted class
+    bin_correct: jax.Array
 
 
 def score_row(
@@ -38,15 +45,29 @@ def score_row(
 
     def score(out, batch):
         logits = predict(out)
-        hits = jnp.sum((jnp.argmax(logits, -1) == batch.y) & batch.mask, dtype=jnp.int32)
+        answer = jnp.argmax(logits, -1)
+        right = (answer == batch.y) & batch.mask
         loss = jnp.where(batch.mask, losses.cross_entropy(logits, batch.y), 0.0)
-        return hits, jnp.sum(loss)
+        confidence = jnp.where(batch.mask, jnp.max(jax.nn.softmax(logits), -1), 0.0)
+        # the m-th bin is from above (m - 1) / BINS to m / BINS; of NaN no bin is spared
+        bins = jnp.ceil(confidence * BINS)[:, None] == jnp.arange(1, BINS + 1)
+        classes = jnp.arange(logits.shape[-1])
+        true = (batch.y[:, None] == classes) & batch.mask[:, None]
+        answers = (answer[:, None] == classes) & batch.mask[:, None]
+        return Score(
+            _number(right),
+            jnp.sum(loss),
+            count=_number(batch.mask),
+            class_correct=_number(true & right[:, None]),
+            class_count=_number(true),
+            class_answers=_number(answers),
+            bin_confidence=jnp.sum(bins * confidence[:, None], 0),
+            bin_correct=_number(bins & right[:, None]),
+        )
 
-    start = None if before is None else (before.correct, before.loss)
-    hits, loss = local.sum_over(
-        trainer, batch_size, weights=weights, pool=pool, row=row, fn=score, start=start
+    return local.sum_over(
+        trainer, batch_size, weights=weights, pool=pool, row=row, fn=score, start=before
     )
-    return Score(hits, loss, count=row.size if before is None else before.count + row.size)
 
 
 def make_evaluate(
@@ -82,8 +103,12 @@ def make_evaluate(
 
     def all_pieces(weights: Weights, pieces: Iterable[stream.Tests]) -> dict[str, Score]:
         count = {"global": executor.lanes, "clients": task.federation.clients}
-        scores = {name: _nothing((seeds.count, n)) for name, n in count.items()}
+        scores: dict[str, Score] = {}
         for data, clients, official in pieces:
+            classes = data.class_counts.shape[-1]
+            scores = scores or {
+                name: _nothing((seeds.count, n), classes) for name, n in count.items()
+            }
             # what waits to be computed holds on to its examples
             scores = jax.block_until_ready(scores)
             scores = fn(weights, data, scores, {"clients": clients, "global": official})
@@ -133,7 +158,21 @@ def make_calibrate(
     return calibrate
 
 
-def _nothing(rows: tuple[int, ...]) -> Score:
+def _number(which: jax.Array) -> jax.Array:
+    """Counts the examples of a batch that are meant, by class or bin where there is that axis."""
+    return jnp.sum(which, 0, dtype=jnp.int32)
+
+
+def _nothing(rows: tuple[int, ...], classes: int) -> Score:
     """Returns the score of rows before their first example."""
-    count = np.zeros(rows, np.int32)
-    return Score(*jax.tree.map(jnp.asarray, (count, np.zeros(rows, jnp.result_type(float)), count)))
+    real, number = jnp.result_type(float), jnp.int32
+    return Score(
+        jnp.zeros(rows, number),
+        jnp.zeros(rows, real),
+        count=jnp.zeros(rows, number),
+        class_correct=jnp.zeros((*rows, classes), number),
+        class_count=jnp.zeros((*rows, classes), number),
+        class_answers=jnp.zeros((*rows, classes), number),
+        bin_confidence=jnp.zeros((*rows, BINS), real),
+        bin_correct=jnp.zeros((*rows, BINS), number),
+    )
