@@ -41,7 +41,7 @@ class Data:
     partition_order: Order | None = None
     """The order that the indices of a file without fingerprint mean; it must be --data.order."""
     augment: tuple[str, ...] = ()
-    """Training augmentation in order, of: crop4 crop4to32 flip rrc cutout8; tests see whole images."""
+    """Training augmentation in order, of: crop4 crop4to32 flip rrc cutout8. Tests have none."""
     normalise: Literal["dataset", "half", "cinic10"] = "dataset"
     """Published constants; mean and std 0.5, FedETF's; CINIC-10's, FedBlade's of Tiny-ImageNet."""
     limit: int = 0

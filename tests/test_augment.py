@@ -167,7 +167,9 @@ def test_build_composes_in_order_with_a_key_each():
     "name", ["crop", "crop0", "crop4to", "crop4to0", "crp4", "flip2", "rotate", "cutout-1", ""]
 )
 def test_unknown_name(name):
-    with pytest.raises(UserError, match=f"unknown augmentation '{name}'.*choose from crop4, crop4to"):
+    with pytest.raises(
+        UserError, match=f"unknown augmentation '{name}'.*choose from crop4, crop4to"
+    ):
         augment.build(("flip", name))
 
 

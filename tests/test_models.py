@@ -247,7 +247,7 @@ def test_mapping_layers_are_not_made_twice(name):
     shape = (9,) if MODELS[name].text else (16, 16, 1)
     made = [models.build(name, shape, 3, HeadSpec(), mapping=m).init for m in ((), (256, 128))]
     assert len({str(jax.eval_shape(init, jax.random.key(0))) for init in made}) == 1
-    with pytest.raises(UserError, match="--federation.mapping has no effect with --model"):
+    with pytest.raises(UserError, match=r"--federation\.mapping has no effect with --model"):
         effects.check({"federation.mapping"}, RunConfig(model=name))
 
 

@@ -81,7 +81,9 @@ def test_study_of_the_last_round_is_what_was_tracked(run):
     found = {name: numbers_of(run, name) for name in TRACKED if name in STUDIES}
     before = last["collapse"].pop("features_nc_error")
     assert before == pytest.approx(found["collapse"]["features"]["nc_error"], rel=1e-3)
-    assert before != pytest.approx(last["collapse"]["nc_error"], rel=1e-3)  # a projector's difference
+    assert before != pytest.approx(
+        last["collapse"]["nc_error"], rel=1e-3
+    )  # a projector's difference
     for name, value in last["collapse"].items():
         assert found["collapse"]["projected"][name] == pytest.approx(value, rel=1e-3, abs=1e-5)
     assert found["collapse"]["consistency"] == pytest.approx(last["consistency"], rel=1e-3)

@@ -215,8 +215,8 @@ def make_batch(
     """Returns the function (pool, indices, mask, key) -> Batch.
 
     It gathers examples from a pool and normalises images: uint8 ones by the record's mean and
-    standard deviation or by other ones, floats always by the record's, which are of the floats as they
-    are. Images are augmented unless the key is None.
+    standard deviation or by other ones, floats always by the record's, which are of the floats as
+    they are. Images are augmented unless the key is None.
 
     Args:
       spec: the record of the dataset.
