@@ -81,7 +81,8 @@ def run(
       seeds_parallel: run all seeds as one program.
       overwrite: start again, deleting what this configuration left before.
       strict: refuse clients without data instead of skipping them.
-      track: analyses to record while training, of collapse, spectrum and alignment.
+      track: analyses to record while training, of collapse, spectrum, alignment and
+        consistency.
       track_every: rounds between two of these records.
       plugin: files or modules that add methods, models or datasets.
       progress: show a progress bar.

@@ -41,9 +41,9 @@ class Data:
     partition_order: Order | None = None
     """The order that the indices of a file without fingerprint mean; it must be --data.order."""
     augment: tuple[str, ...] = ()
-    """Training augmentation in order, of: crop4 flip rrc cutout8."""
-    normalise: Literal["dataset", "half"] = "dataset"
-    """Published per-channel constants, or mean and std 0.5 as FedETF's code."""
+    """Training augmentation in order, of: crop4 crop4to32 flip rrc cutout8. Tests have none."""
+    normalise: Literal["dataset", "half", "cinic10"] = "dataset"
+    """Published constants; mean and std 0.5, FedETF's; CINIC-10's, FedBlade's of Tiny-ImageNet."""
     limit: int = 0
     """Keep only this many training examples, class balanced; 0 keeps all."""
     words: int = 10_000
@@ -100,6 +100,8 @@ class Federation:
     """Weight of a client's update: its training examples, 1, or its full batches."""
     norm: Literal["default", "running", "batch", "group", "none"] = "default"
     """BatchNorm by running or batch statistics, GroupNorm(2), none; default is the model's."""
+    mapping: tuple[int, ...] = ()
+    """Dense layers between network and class vectors, as FedDW's 256 128; ReLU between them."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,11 @@ def _filled(kind: Any, content: dict[str, Any]) -> Any:
 # saves, where examples are kept.
 _FREE = {"data": ("dir", "partition_order"), "execution": ("checkpoint_every", "pool_mb")}
 # Settings that came later, with the value that an older configuration without them means.
-_LATER = {"data": {"order": "stored"}, "evaluation": {"personal_global": False}}
+_LATER = {
+    "data": {"order": "stored"},
+    "federation": {"mapping": []},
+    "evaluation": {"personal_global": False},
+}
 
 
 def identity(content: dict[str, Any]) -> dict[str, Any]:
@@ -329,6 +335,8 @@ def validate(config: RunConfig) -> None:
         check_seed("--data.seed", d.seed)
     if min(lo.milestones, default=0) < 0:
         raise UserError(f"--local.milestones {' '.join(map(str, lo.milestones))}: give rounds")
+    if min(f.mapping, default=1) < 1:
+        raise UserError(f"--federation.mapping {' '.join(map(str, f.mapping))}: give sizes")
     if not 0 <= lo.momentum < 1:
         raise UserError(f"--local.momentum={lo.momentum}: give a number from 0 to below 1")
     if not 0 < d.test_fraction < 1:

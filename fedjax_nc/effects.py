@@ -152,6 +152,12 @@ RULES = (
         matters=lambda c: c.model not in ("mlp", "bilstm"),
         home="models with convolutions",
     ),
+    Rule(
+        "federation.mapping",
+        "model",
+        matters=lambda c: c.model not in ("cnn", "bilstm"),
+        home="other models: this one ends with such layers",
+    ),
 )
 # what `auto` and `sharded` make of chunks is known once jax has started
 ON_CPU = Rule(

@@ -81,7 +81,9 @@ def collapse(seed, rounds=20):
         {
             "round": 5 * r,
             **_collapse(random, (1 + seed) * (0.3 + np.exp(-r / 8))),
+            "features_nc_error": 0.3 * np.exp(-r / 8),
             "consistency": 1 - 0.5 * np.exp(-r / 8),
+            "features_consistency": 0.8 - 0.5 * np.exp(-r / 8),
         }
         for r in range(1, rounds + 1)
     ]
@@ -182,6 +184,7 @@ def bias(seed, clients=20, classes=10):
         return (rows @ rows.T).tolist()
 
     shares = random.dirichlet(0.1 * np.ones(classes), clients)
+    heaps = random.normal(size=(classes, 2))
     return {
         "ids": list(range(clients)),
         "classifiers": cosines(0.5 + seed),
@@ -189,6 +192,7 @@ def bias(seed, clients=20, classes=10):
         "mean_classifiers": 0.2 + 0.1 * seed,
         "mean_prototypes": 0.5 + 0.1 * seed,
         "counts": np.round(shares * random.integers(100, 1000, clients)[:, None]).tolist(),
+        "tsne": (30 * heaps + (1 + 5 * seed) * random.normal(size=(clients, classes, 2))).tolist(),
     }
 
 

@@ -5,9 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_nc import config
 from fedjax_nc.data import augment
+from fedjax_nc.data.arrays import Arrays
 from fedjax_nc.data.catalogue import DATASETS
+from fedjax_nc.data.federated import Split
+from fedjax_nc.data.spec import DatasetSpec
 from fedjax_nc.errors import UserError
+from fedjax_nc.host import dry_run
+from fedjax_nc.host.assemble import Given, assemble
+from fedjax_nc.models.resnet import ResNet
 
 KEY = jax.random.key(0)
 X = np.random.RandomState(0).randint(1, 256, (64, 12, 10, 3)).astype(np.float32)  # no zeros
@@ -30,6 +37,28 @@ def test_pad_crop_equals_numpy(pad):
     padded = np.pad(X, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
     expected = [p[i : i + 12, j : j + 10] for p, i, j in zip(padded, top, left, strict=True)]
     np.testing.assert_array_equal(augment.pad_crop(KEY, jnp.asarray(X), pad), np.stack(expected))
+
+
+@pytest.mark.parametrize("pad, size", [(0, 7), (2, 7), (3, 16)])
+def test_crop_to_a_size_equals_numpy(pad, size):
+    last = np.array([[12], [10]]) - size + pad
+    top, left = np.asarray(jax.random.randint(KEY, (2, 64), -pad, last + 1)) + pad
+    assert (top.max(), left.max()) == (12 - size + 2 * pad, 10 - size + 2 * pad)  # up to the edge
+    padded = np.pad(X, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    expected = [p[i : i + size, j : j + size] for p, i, j in zip(padded, top, left, strict=True)]
+    found = augment.build((f"crop{pad}to{size}",))(KEY, jnp.asarray(X))
+    assert found.shape == (64, size, size, 3)
+    np.testing.assert_array_equal(
+        augment.pad_crop(KEY, jnp.asarray(X), pad, size=size), np.stack(expected)
+    )
+
+
+def test_shape_in_training():
+    assert augment.training_shape(("crop4", "flip"), (64, 60, 3)) == (64, 60, 3)
+    assert augment.training_shape(("flip", "crop4to32"), (64, 60, 3)) == (32, 32, 3)
+    assert augment.training_shape(("crop4to72",), (64, 64, 3)) == (72, 72, 3)
+    with pytest.raises(UserError, match="images of 64x60 have no crop of 69x69: give a smaller"):
+        augment.training_shape(("crop4to69",), (64, 60, 3))
 
 
 def test_pad_crop_reaches_every_offset_equally():
@@ -134,7 +163,57 @@ def test_build_composes_in_order_with_a_key_each():
     assert not np.array_equal(twice, x)  # one shared key would undo the first flip
 
 
-@pytest.mark.parametrize("name", ["crop", "crop0", "crp4", "flip2", "rotate", "cutout-1", ""])
+@pytest.mark.parametrize(
+    "name", ["crop", "crop0", "crop4to", "crop4to0", "crp4", "flip2", "rotate", "cutout-1", ""]
+)
 def test_unknown_name(name):
-    with pytest.raises(UserError, match=f"unknown augmentation '{name}'.*choose from crop4, cut"):
+    with pytest.raises(
+        UserError, match=f"unknown augmentation '{name}'.*choose from crop4, crop4to"
+    ):
         augment.build(("flip", name))
+
+
+# ---- a run whose training crops -------------------------------------------------------------
+
+
+def cropping(augmentation, normalise="dataset"):
+    """A run on colour images of 12 pixels."""
+    rng = np.random.RandomState(0)
+    images = {kind: rng.randint(0, 256, (6, 12, 12, 3)).astype(np.uint8) for kind in ("a", "b")}
+    labels = np.arange(6, dtype=np.int32) % 2
+    arrays = Arrays(images["a"], labels, test_x=images["b"], test_y=labels)
+    spec = DatasetSpec(name="x", classes=2, shape=(12, 12, 3), train=6, test=6, **COLOURS)
+    cfg = config.RunConfig(
+        method="fedavg",
+        data=config.Data(augment=augmentation, normalise=normalise),
+        federation=config.Federation(1, 1),
+        evaluation=config.Evaluation(finetune=False),
+    )
+    split = Split([np.arange(6)], [np.arange(6)], pool="test")
+    body = ResNet((1, 1), "running", conv="native", channels=(4, 8))
+    return assemble(cfg, given=Given(model=body, dataset=(spec, arrays), split=split))
+
+
+COLOURS = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.2, 0.1)}
+
+
+def test_training_sees_crops_and_tests_whole_images():
+    whole, cropped = cropping(("flip",)), cropping(("crop1to6", "flip"))
+    make = cropped.task.trainer.make_batch
+    index, mask = jnp.arange(4), jnp.ones(4, bool)
+    assert make(cropped.data.pool, index, mask, KEY).x.shape == (4, 6, 6, 3)
+    assert make(cropped.data.pool, index, mask, None).x.shape == (4, 12, 12, 3)
+    weights = jax.eval_shape(cropped.task.trainer.model.init, KEY)
+    assert weights == jax.eval_shape(whole.task.trainer.model.init, KEY)
+    work = [dry_run.step_flops(job, job.task.method.phases[0]) for job in (whole, cropped)]
+    assert 3.5 < work[0] / work[1] < 4.1  # a quarter of the pixels; the head is the same
+
+
+def test_cinic10s_constants():
+    """FedBlade's of Tiny-ImageNet, whose own are others."""
+    job, cinic = cropping((), normalise="cinic10"), DATASETS["cinic10"]
+    index, mask = jnp.arange(4), jnp.ones(4, bool)
+    x = job.task.trainer.make_batch(job.data.pool, index, mask, None).x
+    expected = augment.normalise(job.data.pool.x[:4], cinic.mean, std=cinic.std)
+    np.testing.assert_array_equal(x, expected)
+    assert DATASETS["tiny_imagenet"].std != cinic.std

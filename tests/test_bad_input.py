@@ -86,6 +86,12 @@ def test_unknown_name_is_answered_with_the_nearest(refused, argv, near):
         (["--method=fedetf", "--hp.finetune=papr"], "paper"),
         (["stray"], "unknown argument stray"),
         (["--data.augment", "flop"], "unknown augmentation 'flop'"),
+        (["--data.augment", "crop1to11"], "images of 8x8 have no crop of 11x11: give a smaller"),
+        (
+            ["--data.augment", "crop1to6"],
+            "training sees images of 6x6, tests 8x8, and the weights of model 'mlp' depend on that",
+        ),
+        (["--data.normalise=cinic10"], "is for colour images, and those of digits have 1 channel"),
         (["--model=cnn"], "model 'cnn' takes images of at least 16x16, not images of 8x8: choose"),
         (["--model=bilstm"], "model 'bilstm' takes text, not images of 8x8: choose mlp, vgg11"),
         (
@@ -197,6 +203,7 @@ def test_amount_must_be_positive_and_finite(refused, flag, value):
         ["--local.weight_decay=nan"],
         ["--local.clip=-1"],
         ["--local.milestones", "3", "-1"],
+        ["--federation.mapping", "0"],
         ["--data.test_fraction=1"],
     ],
 )

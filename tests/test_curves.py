@@ -94,6 +94,14 @@ def test_one_run_shows_the_test_set_in_front():
     check_layout(figure)
 
 
+def test_finetuning_begins_with_the_global_model():
+    figure = curves.finetuning(0.25, [0.5, 0.75], title="fedetf on digits")
+    (axis,) = figure.axes
+    (line,) = axis.lines
+    assert [*line.get_xdata()] == [0, 1, 2] and [*line.get_ydata()] == [25, 50, 75]
+    check_layout(figure)
+
+
 BACKEND = """
 import sys, matplotlib
 matplotlib.use("svg")

@@ -153,6 +153,19 @@ def pip(*words):
     subprocess.run(command, check=True, capture_output=True, text=True)
 
 
+def test_class_mixes():
+    """What FedDW's figure 4 is drawn from: the counts in the picture are those of the examples."""
+    made = runpy.run_path(str(EXAMPLES.parent / "class_mixes.py"))
+    labels = np.repeat(np.arange(4), (30, 20, 30, 10))
+    (held,) = made["mix"](labels, 1, seed=3)
+    counts = made["draw_counts"](np.bincount(labels), seed=3)
+    assert len(set(held)) == len(held) and [*np.bincount(labels[held], minlength=4)] == [*counts]
+    assert 0 < counts.sum() <= 30 and len(set(counts)) > 1
+    both = np.stack([counts, made["draw_counts"](np.bincount(labels), seed=4)])
+    figure = made["draw"](both, np.full((2, 4), 0.25), np.array([-0.5, 0.2]), title="x")
+    assert len(figure.axes[0].texts) == 8  # a norm for every class of every mix
+
+
 @pytest.mark.slow
 def test_wheel_has_everything(tmp_path):
     """The wheel in an empty environment, which finds only the dependencies of this one.

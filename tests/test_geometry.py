@@ -8,7 +8,7 @@ import scipy.stats
 from recorded import close, everything
 
 from fedjax_nc import linalg, losses
-from fedjax_nc.analysis import bias, collapse, relations, spectrum
+from fedjax_nc.analysis import bias, collapse, plane, relations, spectrum
 from fedjax_nc.analysis.alignment import alignment
 
 
@@ -227,3 +227,16 @@ def equations(jaxpr):
             inner = getattr(inner, "jaxpr", inner)
             if hasattr(inner, "eqns"):
                 yield from equations(inner)
+
+
+# ---- a map of directions --------------------------------------------------------------------
+
+
+def test_map_has_heaps_of_directions_whatever_their_lengths():
+    """Five clients whose vectors of three classes point nearly the same way."""
+    centres = np.eye(3, 8) + 0.01 * normal(5, 3, 8)
+    lengths = np.exp(normal(5, 3, 1, seed=1))
+    places = plane.tsne((centres * lengths).reshape(15, 8), seed=0).reshape(5, 3, 2)
+    within = np.linalg.norm(places - places.mean(0), axis=-1).max()
+    between = min(np.linalg.norm(places.mean(0)[i] - places.mean(0)[i - 1]) for i in range(3))
+    assert within < between

@@ -7,11 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_nc import models
+from fedjax_nc import effects, models
+from fedjax_nc.config import RunConfig
 from fedjax_nc.errors import UserError
 from fedjax_nc.models import heads
+from fedjax_nc.models.base import from_body
 from fedjax_nc.models.catalogue import MODELS
 from fedjax_nc.models.norm import Norm
+from fedjax_nc.models.resnet import ResNet
+from fedjax_nc.tree import num_elements
 from fedjax_nc.types import CLASSES, FEATURES, HeadSpec
 
 
@@ -165,6 +169,86 @@ def test_projector_and_scale():
     assert params["scale"] == 1
     _, doubled = heads.apply_head({**params, "scale": jnp.asarray(2.0)}, h, spec)
     np.testing.assert_allclose(doubled, 2 * logits, rtol=1e-6)
+
+
+def test_mapping_layers():
+    """Dense layers with ReLU between them, none behind the last, as levels say."""
+    plain, mapped = (
+        models.build("mlp", (2, 2, 1), 3, HeadSpec(), mapping=sizes) for sizes in ((), (6, 4))
+    )
+    weights, x = mapped.init(jax.random.key(0)), draw(0, 5, 2, 2, 1)
+    layers, others = weights.params["body"], plain.init(jax.random.key(0)).params
+    inside = weights._replace(params={**others, "body": layers["body"]})
+    out, _ = mapped.apply(weights, x, train=False)
+    before, _ = plain.apply(inside, x, train=False)
+    first, second = (layers[f"Dense_{i}"] for i in (0, 1))
+    hidden = before.features @ first["kernel"] + first["bias"]
+    np.testing.assert_allclose(out.levels[-1], hidden, rtol=1e-5, atol=1e-6)
+    expected = np.maximum(hidden, 0) @ second["kernel"] + second["bias"]
+    np.testing.assert_allclose(out.features, expected, rtol=1e-5, atol=1e-6)
+    assert len(out.levels) == len(before.levels) + 1 and out.features.min() < 0
+    assert weights.params["head"]["kernel"].shape == (4, 3)
+
+
+@pytest.mark.parametrize("head", [HeadSpec(), HeadSpec(encoder=True)])
+def test_narrow_network_behind_mapping_layers(head):
+    """The layers behind the stages keep their sizes, and the last stage is found inside."""
+    body = ResNet((1, 1), "running", conv="native", channels=(16, 32))
+    model = from_body(body, (8, 8, 3), 3, head, mapping=(6, 4))
+    weights, x = jax.eval_shape(model.init, jax.random.key(0)), jnp.zeros((2, 8, 8, 3))
+
+    def narrow(weights):
+        out, _ = model.apply(weights, x, train=True, mask=jnp.ones(2, bool), width=0.5)
+        stage = model.last_stage(weights, out.blocks[0], width=0.5, mask=jnp.ones(2, bool))
+        return [y.shape for y in (*out.blocks, *out.levels[-2:], out.features, stage)]
+
+    shapes = []
+    jax.eval_shape(lambda w: shapes.extend(narrow(w)), weights)
+    assert shapes == [(2, 8, 8, 8), (2, 4, 4, 16), (2, 16), (2, 6), (2, 4), (2, 4, 4, 16)]
+
+
+def linear(inputs, outputs):
+    return (inputs + 1) * outputs
+
+
+def inverted(inputs, outputs, expansion, stride):
+    """Of FedDW's block: three convolutions with BatchNorm, a fourth where channels change."""
+    inner = expansion * inputs
+    shortcut = inputs * outputs + 2 * outputs if stride == 1 and inputs != outputs else 0
+    return (inputs + 2) * inner + (9 + 2) * inner + (inner + 2) * outputs + shortcut
+
+
+HALF = (  # in, out, expansion, stride
+    *((32, 8, 1, 1), (8, 12, 6, 1), (12, 12, 6, 1), (12, 16, 6, 2), *[(16, 16, 6, 1)] * 2),
+    *((16, 32, 6, 2), *[(32, 32, 6, 1)] * 3, (32, 48, 6, 1), *[(48, 48, 6, 1)] * 2),
+    *((48, 80, 6, 2), *[(80, 80, 6, 1)] * 2, (80, 160, 6, 1)),
+)
+FEDDW = {
+    # features and parameters of the body: torchvision's ResNet-18 without its head and with a 3x3
+    # stem, the table of pytorch-cifar100 by hand, and the code's blocks
+    "resnet18": (512, 11_689_512 - linear(512, 1000) - 64 * 3 * (49 - 9)),
+    "shufflenet": (800, 887_582 - linear(800, 10)),
+    "mobilenet_v2_half": (640, 29 * 32 + sum(inverted(*b) for b in HALF) + 162 * 640),
+}
+
+
+@pytest.mark.parametrize("name", FEDDW)
+def test_sizes_of_feddws_networks(name):
+    """Every body of its code is followed by layers to 256, 128 and the classes."""
+    features, body = FEDDW[name]
+    behind = linear(features, 256) + linear(256, 128) + linear(128, 100)
+    model = models.build(name, (32, 32, 3), 100, HeadSpec(), mapping=(256, 128))
+    assert num_elements(jax.eval_shape(model.init, jax.random.key(0)).params) == body + behind
+
+
+@pytest.mark.parametrize("name", [n for n, spec in MODELS.items() if spec.mapped])
+def test_mapping_layers_are_not_made_twice(name):
+    """Where a model ends with them, a flag is refused and what a protocol sets does nothing."""
+    shape = (9,) if MODELS[name].text else (16, 16, 1)
+    made = [models.build(name, shape, 3, HeadSpec(), mapping=m).init for m in ((), (256, 128))]
+    assert len({str(jax.eval_shape(init, jax.random.key(0))) for init in made}) == 1
+    with pytest.raises(UserError, match=r"--federation\.mapping has no effect with --model"):
+        effects.check({"federation.mapping"}, RunConfig(model=name))
 
 
 @pytest.mark.parametrize("kind", ["etf", "orthonormal"])

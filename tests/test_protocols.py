@@ -82,6 +82,10 @@ REGIMES += [
     ("feddr_plus cifar100", BATCH, ("batch", 100)),
     ("feddr_plus/lda cifar100", BATCH, ("batch", 50)),
     ("feddr_plus/lda cifar10", BATCH, ("default", 200)),
+    # the mapping layers of FedDW's code, which `cnn` and `bilstm` have
+    ("feddw cifar100", ("federation.mapping",), ([256, 128],)),
+    ("feddw cifar10", ("federation.mapping",), ([],)),
+    ("feddw imdb_reviews", ("federation.mapping",), ([],)),
 ]
 ALL = [f"{name}/{regime}" for name, p in protocols.PROTOCOLS.items() for regime in p.regimes]
 

@@ -60,6 +60,7 @@ def test_run_leaves_all_its_files(finished):
         "metrics.jsonl",
         "summary.json",
         "curves.png",
+        "finetuned.png",
         "labels.png",
         "ckpt",
     }

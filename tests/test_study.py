@@ -19,6 +19,7 @@ COMMAND = [
     *DATA,
     *FEW,
     *PLAIN,
+    "--data.per_client=4",  # so that clients share classes
     "--rounds=4",
     "--evaluation.every=2",
     "--execution.checkpoint_every=2",
@@ -77,9 +78,18 @@ def test_study_of_the_last_round_is_what_was_tracked(run):
     """All 360 test examples, and the clients tracking looks at are all there are."""
     assert main.analyse([str(run), "--only=collapse,spectrum,alignment", "--clients=0"]) == 0
     last = rows_of(run)[-1]
-    found = {name: numbers_of(run, name) for name in TRACKED}
+    found = {name: numbers_of(run, name) for name in TRACKED if name in STUDIES}
+    before = last["collapse"].pop("features_nc_error")
+    assert before == pytest.approx(found["collapse"]["features"]["nc_error"], rel=1e-3)
+    assert before != pytest.approx(
+        last["collapse"]["nc_error"], rel=1e-3
+    )  # a projector's difference
     for name, value in last["collapse"].items():
         assert found["collapse"]["projected"][name] == pytest.approx(value, rel=1e-3, abs=1e-5)
+    assert found["collapse"]["consistency"] == pytest.approx(last["consistency"], rel=1e-3)
+    at_the_end = found["collapse"]["tracked"][-1]
+    assert at_the_end["consistency"] == pytest.approx(last["consistency"]["projected"])
+    assert at_the_end["features_consistency"] == pytest.approx(last["consistency"]["features"])
     for space in ("features", "projected"):
         value = last["spectrum"][f"{space}_effective_rank"]
         assert found["spectrum"][space]["effective_rank"] == pytest.approx(value, rel=1e-3)

@@ -1,11 +1,15 @@
 """Collapse, spectrum and alignment of a model's outputs, before and after its projector."""
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from fedjax_nc import losses
 from fedjax_nc.analysis import alignment, collapse, spectrum
 from fedjax_nc.analysis.outputs import ExampleOutputs
+from fedjax_nc.types import Batch, Outputs
 
 SPACES = ("features", "projected")  # without a projector both are the same
 
@@ -27,6 +31,23 @@ def collapse_of(
         )
         found[space] = values if fits else values._replace(nc3=jnp.full_like(values.nc3, jnp.nan))
     return found
+
+
+def class_sums_of(out: Outputs, batch: Batch) -> dict[str, losses.ClassSums]:
+    """Computes the sums by class of a batch's features in each space."""
+    classes = out.logits.shape[-1]
+    return {
+        space: losses.class_sums(getattr(out, space), batch.y, mask=batch.mask, classes=classes)
+        for space in SPACES
+    }
+
+
+def consistency_of(sums: Mapping[str, losses.ClassSums]) -> dict[str, Array]:
+    """Computes how alike clients' class means are in each space, of sums by client and class."""
+    return {
+        space: collapse.prototype_consistency(own.mean, own.count > 0)
+        for space, own in sums.items()
+    }
 
 
 def spectrum_of(outputs: ExampleOutputs) -> dict[str, spectrum.Spectrum]:

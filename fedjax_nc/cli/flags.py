@@ -55,7 +55,7 @@ class _Session:
     list: Literal["no", *LISTS] = "no"  # type: ignore[valid-type]
     """Show which methods, models, datasets, protocols and partitions exist; alone it shows all."""
     track: str = ""
-    """Analyses to record while training: collapse, spectrum, alignment, with commas between."""
+    """Analyses to record: collapse, spectrum, alignment, consistency, with commas between."""
     track_every: int = 10
     """Rounds between two records of --track."""
 

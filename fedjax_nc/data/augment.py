@@ -17,8 +17,9 @@ from fedjax_nc import errors
 
 Pixels = UInt8[Array, "*b h w c"] | Float[Array, "*b h w c"]
 Images = Float[Array, "b h w c"]
+Crops = Float[Array, "b rows columns c"]
 Range = tuple[float, float]
-Augment = Callable[[Key[Array, ""], Images], Images]
+Augment = Callable[[Key[Array, ""], Images], Crops]
 
 
 def normalise(
@@ -36,21 +37,33 @@ def normalise(
     return (scaled - jnp.asarray(mean, jnp.float32)) / jnp.asarray(std, jnp.float32)
 
 
-def pad_crop(key: Key[Array, ""], x: Images, pad: int) -> Images:
-    """Pads every image with zeros and crops it to its old size at a random place."""
-    offset = jax.random.randint(key, (2, x.shape[0]), -pad, pad + 1)
-    x, inside_h = _shift(x, offset[0], axis=1)
-    x, inside_w = _shift(x, offset[1], axis=2)
+def pad_crop(key: Key[Array, ""], x: Images, pad: int, size: int = 0) -> Crops:
+    """Pads every image with zeros and crops it at a random place.
+
+    Args:
+      key: of the places.
+      x: images.
+      pad: pixels on each side.
+      size: side of the crop; 0 keeps the images' own.
+    """
+    b, h, w, _ = x.shape
+    rows, columns = (size, size) if size else (h, w)
+    last = jnp.array([[h - rows], [w - columns]]) + pad
+    offset = jax.random.randint(key, (2, b), -pad, last + 1)
+    x, inside_h = _shift(x, offset[0], axis=1, length=rows)
+    x, inside_w = _shift(x, offset[1], axis=2, length=columns)
     return jnp.where((inside_h[:, :, None] & inside_w[:, None, :])[..., None], x, 0)
 
 
-def _shift(x: Images, offset: Int[Array, " b"], axis: int) -> tuple[Images, Bool[Array, "b n"]]:
-    """Moves every image so that row i is row i + offset of x, and says which of these rows exist.
+def _shift(
+    x: Images, offset: Int[Array, " b"], axis: int, length: int
+) -> tuple[Crops, Bool[Array, "b n"]]:
+    """Cuts every image so that row i is row i + offset of x, and says which of these rows exist.
 
     Gathers along one axis at a time from the clipped image: no padded copy is built, and two
     such gathers are several times faster than one over both axes.
     """
-    source = jnp.arange(x.shape[axis]) + offset[:, None]
+    source = jnp.arange(length) + offset[:, None]
     inside = (source >= 0) & (source < x.shape[axis])
     index = jnp.clip(source, 0, x.shape[axis] - 1)
     index = index[:, :, None, None] if axis == 1 else index[:, None, :, None]
@@ -111,25 +124,49 @@ def _stretch(start: Int[Array, "b 1"], length: Int[Array, "b 1"], n: int) -> Flo
 TABLE = {"crop": pad_crop, "cutout": cutout, "flip": flip, "rrc": random_resized_crop}
 
 
+_FORM = re.compile(r"(crop)([0-9]+)to([1-9][0-9]*)|(crop|cutout)([1-9][0-9]*)|(flip|rrc)")
+_EXAMPLES = ("crop4", "crop4to32", "cutout8", "flip", "rrc")
+
+
+def _step(name: str) -> tuple[str, tuple[int, ...]]:
+    """Returns the name in `TABLE` and the numbers of an augmentation such as crop4to32."""
+    match = _FORM.fullmatch(name)
+    if not match:
+        raise errors.unknown("augmentation", name, allowed=_EXAMPLES)
+    kind, *numbers = (part for part in match.groups() if part is not None)
+    return kind, tuple(map(int, numbers))
+
+
 def build(names: tuple[str, ...]) -> Augment:
     """Composes augmentations in order, each with its own key.
 
     Args:
-      names: of flip, rrc, crop and cutout, the latter two with a number of pixels: crop4, cutout8.
+      names: of flip, rrc, crop and cutout, the latter two with a number of pixels: crop4, cutout8;
+        crop4to32 crops to 32 x 32 pixels instead of the old size.
 
     Returns:
       A function of a key and float images [b, h, w, c] to images.
     """
-    steps = []
-    for name in names:
-        match = re.fullmatch(r"(crop|cutout)([1-9][0-9]*)|flip|rrc", name)
-        if not match:
-            raise errors.unknown("augmentation", name, allowed=("crop4", "cutout8", "flip", "rrc"))
-        steps.append((TABLE[match[1] or name], (int(match[2]),) if match[2] else ()))
+    steps = [_step(name) for name in names]
 
-    def augment(key: Key[Array, ""], x: Images) -> Images:
-        for i, (step, size) in enumerate(steps):
-            x = step(jax.random.fold_in(key, i), x, *size)
+    def augment(key: Key[Array, ""], x: Images) -> Crops:
+        for i, (kind, numbers) in enumerate(steps):
+            x = TABLE[kind](jax.random.fold_in(key, i), x, *numbers)
         return x
 
     return augment
+
+
+def training_shape(names: tuple[str, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the shape of an image after its augmentations; refuses a crop that is too large."""
+    for name in names:
+        kind, numbers = _step(name)
+        if kind == "crop" and len(numbers) == 2:
+            pad, size = numbers
+            if size > min(shape[:2]) + 2 * pad:
+                raise errors.UserError(
+                    f"--data.augment {name}: images of {shape[0]}x{shape[1]} have no crop of "
+                    f"{size}x{size}: give a smaller one"
+                )
+            shape = (size, size, *shape[2:])
+    return shape

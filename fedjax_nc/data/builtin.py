@@ -235,8 +235,10 @@ RECORDS = (
         shape=(64, 64, 3),
         train=100000,
         test=10000,
-        mean=(0.47889522, 0.47227842, 0.43047404),
-        std=(0.24205776, 0.23828046, 0.25874835),
+        # of the training split, as public code has it; 20 pictures of each class have the same to
+        # within 0.002
+        mean=(0.4802, 0.4481, 0.3975),
+        std=(0.2770, 0.2691, 0.2821),
         release=Release(
             layout="tiny_imagenet/1.0.0",
             reader="tiny_imagenet",

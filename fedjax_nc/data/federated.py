@@ -10,6 +10,7 @@ import numpy as np
 
 from fedjax_nc import config
 from fedjax_nc.data import arrays, augment, partition, partition_file, partition_own
+from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.data.spec import DatasetSpec
 from fedjax_nc.errors import UserError
 from fedjax_nc.types import Batch, FederatedData, Pool, Table
@@ -214,22 +215,29 @@ def make_batch(
     """Returns the function (pool, indices, mask, key) -> Batch.
 
     It gathers examples from a pool and normalises images: uint8 ones by the record's mean and
-    standard deviation or by 0.5, floats always by the record's, which are of the floats as they
-    are. Images are augmented unless the key is None.
+    standard deviation or by other ones, floats always by the record's, which are of the floats as
+    they are. Images are augmented unless the key is None.
 
     Args:
       spec: the record of the dataset.
       names: of augmentations, in order.
-      normalise: "dataset", or "half" for mean and standard deviation 0.5.
+      normalise: "dataset", "half" for mean and standard deviation 0.5, or "cinic10".
     """
-    half = (0.5,) * spec.shape[-1]
+    half, cinic = (0.5,) * spec.shape[-1], DATASETS["cinic10"]
+    if normalise == "cinic10" and not spec.is_text and spec.shape[-1] != len(cinic.mean):
+        raise UserError(
+            f"--data.normalise=cinic10 is for colour images, and those of {spec.name} have "
+            f"{spec.shape[-1]} channel(s): choose dataset or half"
+        )
+    own = spec.mean, spec.std
+    chosen = {"half": (half, half), "cinic10": (cinic.mean, cinic.std)}.get(normalise, own)
     augmentation: Any = augment.build(names)
 
     def batch(pool: Pool, indices: jax.Array, mask: jax.Array, key: Any) -> Batch:
         x = pool.x[indices]
         if not spec.is_text:
             pixels = jnp.issubdtype(x.dtype, jnp.integer)
-            mean, std = (half, half) if pixels and normalise == "half" else (spec.mean, spec.std)
+            mean, std = chosen if pixels else own
             if key is not None:
                 x = augmentation(key, x.astype(jnp.float32))
             x = augment.normalise(x, mean, std=std, scale=255 if pixels else 1)

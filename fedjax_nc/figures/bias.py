@@ -8,9 +8,12 @@ from fedjax_nc.figures.canvas import (
     COLOURS,
     WIDTH,
     Drawn,
+    Mark,
     as_array,
     colour_bar,
+    grid,
     heat,
+    legend,
     panels,
     plain,
     present,
@@ -18,6 +21,7 @@ from fedjax_nc.figures.canvas import (
     span,
     square_pairs,
 )
+from fedjax_nc.figures.relations import class_colours
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,12 +30,16 @@ KINDS = {"classifiers": "classifiers", "prototypes": "class means"}  # labels, a
 
 
 def draw(runs: dict[str, dict]) -> list[Drawn]:
+    """Draws cosines of clients' classifiers and class means, and a map where one was computed."""
+    runs = present(runs)
+    mapped = {label: study for label, study in runs.items() if study.get("tsne")}
+    return ([_cosines(runs)] if runs else []) + ([_map(mapped)] if mapped else [])
+
+
+def _cosines(runs: dict[str, dict]) -> Drawn:
     """Draws the cosines of clients' classifiers and of their class means, pair by pair."""
     from matplotlib.colors import Normalize
 
-    runs = present(runs)
-    if not runs:
-        return []
     figure, pairs = square_pairs(len(runs), [i for study in runs.values() for i in study["ids"]])
     low, high = span([_pairs(r[kind]) for r in runs.values() for kind in KINDS])
     scale = Normalize(low, max(high, low + 1e-3))
@@ -49,7 +57,37 @@ def draw(runs: dict[str, dict]) -> list[Drawn]:
         "fixed ETF is the same for all clients, so that only features differ. Compare FedETF, "
         "figure 1, third column."
     )
-    return [Drawn("bias", figure, caption=caption)]
+    return Drawn("bias", figure, caption=caption)
+
+
+def _map(runs: dict[str, dict]) -> Drawn:
+    """Draws the t-SNE map of all clients' class vectors."""
+    from matplotlib.colors import Normalize
+
+    figure, axes = grid(len(runs), 3, height=3.2, width=3.2 if len(runs) > 1 else 5.5)
+    most = max(len(study["tsne"][0]) for study in runs.values())
+    for axis, (label, study) in zip(axes, runs.items(), strict=True):
+        places = as_array(study["tsne"])
+        clients, classes, _ = places.shape
+        colours = np.tile(class_colours(classes), (clients, 1))
+        dots = axis.scatter(*places.reshape(-1, 2).T, s=12, c=colours, alpha=0.7, linewidths=0)
+        dots.set_rasterized(True)
+        axis.set_title(f"{plain(label, 30)}\n{clients} clients", fontsize=9)
+        axis.set(xlabel="t-SNE 1, no unit", ylabel="t-SNE 2, no unit", xticks=[], yticks=[])
+    if most > 20:
+        colour_bar(figure, Normalize(0, most - 1), label="class number", colours="turbo")
+    else:
+        dot = {"marker": "o", "linestyle": "", "markersize": 5}
+        shades = enumerate(class_colours(most))
+        legend(figure, {}, marks=[Mark(f"class {i}", {**dot, "color": c}) for i, c in shades])
+    caption = (
+        "Unit class vectors of clients' classifiers after local training in one t-SNE map, a dot "
+        "for each class of each client; colour is class. Clients agree on a class if its dots lie "
+        "in one heap of their own. Under label skew the dots of a learned classifier scatter; a "
+        "fixed ETF is the same for all clients, so that each class is one spot. Distances between "
+        "heaps mean little. Compare FedETF, figure 1, fourth column."
+    )
+    return Drawn("bias_map", figure, caption=caption)
 
 
 def _pairs(matrix: Any) -> np.ndarray:

@@ -26,6 +26,7 @@ MEASURES = {
     "nc_error": "NC error: error of uncentred cosines",
 }
 CONSISTENCY = "consistency of clients' class means"
+BEFORE = "before the projector"
 SIDES = ("features", "projected")
 
 
@@ -63,7 +64,12 @@ def _measures(runs: dict[str, dict], shades: dict[str, str]) -> Drawn:
 
 def _curves(runs: dict[str, dict], shades: dict[str, str]) -> list[Drawn]:
     """Draws a panel per tracked measure."""
-    keys = {**MEASURES, "consistency": CONSISTENCY}
+    keys = {
+        **MEASURES,
+        "features_nc_error": f"NC error, {BEFORE}",
+        "consistency": CONSISTENCY,
+        "features_consistency": f"{CONSISTENCY}, {BEFORE}",
+    }
     seen = {key for study in runs.values() for row in study["tracked"] for key in row}
     keys = {key: meaning for key, meaning in keys.items() if key in seen}
     if not keys:
@@ -76,8 +82,9 @@ def _curves(runs: dict[str, dict], shades: dict[str, str]) -> list[Drawn]:
         axis.tick_params(labelsize=7)
     legend(figure, {label: shades[label] for label in runs})
     caption = (
-        "The same measures of projected features over rounds. Falling curves show collapse; NC1 "
-        "that rises while the loss falls means that clients fit their own classes only. Compare "
-        "FedETF, figure 5 (b)."
+        "The same measures of projected features over rounds, two of them also before the "
+        "projector. Falling curves show collapse, rising ones of consistency that clients agree; "
+        "NC1 that rises while the loss falls means that clients fit their own classes only. "
+        "Compare FedETF, figure 5: (a) consistency, (b) NC error."
     )
     return [Drawn("collapse_rounds", figure, caption=caption)]

@@ -39,8 +39,25 @@ def one_run(rows: Sequence[Row], title: str) -> "Figure":
     left.set(ylabel="accuracy, per cent", ylim=(0, 100))
     right.set(ylabel="loss, log scale", yscale="log")
     for axis in (left, right):
-        _over_rounds(axis)
+        _over(axis, "round")
         axis.legend()
+    return figure
+
+
+def finetuning(start: float, curve: Sequence[float], title: str) -> "Figure":
+    """Draws clients' mean accuracy after each stage of fine-tuning (FedETF, figure 6b).
+
+    Args:
+      start: under the global model, between 0 and 1.
+      curve: after each stage.
+      title: of the figure.
+    """
+    figure, (axis,) = canvas.panels(1, 1, height=4.0, width=6.0)
+    figure.suptitle(canvas.plain(title, 70))
+    values = 100 * np.array([start, *curve])
+    axis.plot(values, color=canvas.COLOURS[1], marker="o", markersize=4)
+    axis.set(ylabel="accuracy, mean over clients, per cent")
+    _over(axis, "stage of fine-tuning; 0 is the global model")
     return figure
 
 
@@ -88,7 +105,7 @@ def accuracy(
         count = f" ({seeds} seeds)" if seeds > 1 else ""
         marks.append(canvas.Mark(canvas.plain(label + count, 40), {**style, "linewidth": 2}))
     for name, axis in axis_of.items():
-        _over_rounds(axis)
+        _over(axis, "round")
         axis.set(ylabel="accuracy on the test set, per cent", title=canvas.plain(name, 50))
     canvas.legend(figure, {}, marks=marks)
     for below in figure.legends:  # takes no height from the panels, however many curves there are
@@ -107,8 +124,8 @@ def _stack(seeds: list[list[Row]]) -> tuple[list[int], np.ndarray]:
     return rounds, np.array([[found[n] for n in rounds] for found in tested])
 
 
-def _over_rounds(axis: Any) -> None:
-    """Makes the x axis one of rounds."""
-    axis.set_xlabel("round")
+def _over(axis: Any, what: str) -> None:
+    """Makes the x axis one of whole numbers."""
+    axis.set_xlabel(what)
     axis.locator_params(axis="x", integer=True)
     axis.grid(alpha=0.3)

@@ -94,7 +94,7 @@ def _map(runs: dict[str, dict]) -> Drawn:
     many = most > 20
     for axis, (label, study) in zip(axes, runs.items(), strict=True):
         points, vectors = as_array(study["tsne"]["points"]), as_array(study["tsne"]["vectors"])
-        shades = _class_colours(len(vectors))
+        shades = class_colours(len(vectors))
         labels = np.array(study["tsne"]["labels"], dtype=int)
         dots = axis.scatter(*points.T, s=5, c=shades[labels], alpha=0.5, linewidths=0)
         dots.set_rasterized(True)
@@ -121,7 +121,7 @@ def _map(runs: dict[str, dict]) -> Drawn:
     return Drawn("relations_map", figure, caption=caption)
 
 
-def _class_colours(count: int) -> np.ndarray:
+def class_colours(count: int) -> np.ndarray:
     """Returns a colour per class: distinct for few classes, in the order of a scale for many."""
     import matplotlib
 

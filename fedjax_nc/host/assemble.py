@@ -13,7 +13,7 @@ import numpy as np
 
 from fedjax_nc import models, tree
 from fedjax_nc.config import RunConfig
-from fedjax_nc.data import datasets, federated, partition_file, stream
+from fedjax_nc.data import augment, datasets, federated, partition_file, stream
 from fedjax_nc.data.arrays import Arrays
 from fedjax_nc.data.catalogue import sized
 from fedjax_nc.data.spec import DatasetSpec
@@ -147,6 +147,7 @@ def make_task(cfg: RunConfig, spec: DatasetSpec, *, method: Method, module: Any 
     """Makes what is trained and how; refuses combinations that cannot work."""
     model = build_model(cfg, spec, method=method, module=module)
     _check(cfg, spec, method=method, model=model)
+    _check_crop(cfg, spec, method=method, module=module, model=model)
     model = model._replace(init=jax.jit(model.init))  # traced once for this and the first state
     jax.eval_shape(model.init, jax.random.key(0))  # a head that does not fit is told here
     make_batch = federated.make_batch(spec, cfg.data.augment, normalise=cfg.data.normalise)
@@ -175,6 +176,7 @@ def build_model(
         conv=conv or cfg.execution.conv,
         survival=method.survival,
         words=spec.words,
+        mapping=cfg.federation.mapping,
     )
 
 
@@ -298,6 +300,27 @@ def _check_text(cfg: RunConfig, method: Method) -> None:
     if any(phase.augment is not as_it_is for phase in method.phases):
         raise UserError(
             f"'{method.name}' mixes images, and {cfg.dataset} is text: choose another method"
+        )
+
+
+def _check_crop(
+    cfg: RunConfig, spec: DatasetSpec, *, method: Method, module: Any, model: Model
+) -> None:
+    """Refuses a network whose weights depend on the size of images where training crops them."""
+    shape = augment.training_shape(cfg.data.augment, spec.shape)
+    if shape == spec.shape:
+        return
+    cropped = build_model(cfg, dataclasses.replace(spec, shape=shape), method=method, module=module)
+    sizes = [
+        [x.shape for x in jax.tree.leaves(jax.eval_shape(m.init, jax.random.key(0)))]
+        for m in (model, cropped)
+    ]
+    if sizes[0] != sizes[1]:
+        raise UserError(
+            f"--data.augment {' '.join(cfg.data.augment)}: training sees images of "
+            f"{shape[0]}x{shape[1]}, tests {spec.shape[0]}x{spec.shape[1]}, and the weights of "
+            f"model '{cfg.model}' depend on that: choose one that averages over its map, such as "
+            "resnet20"
         )
 
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_nc import config, flops, models, protocols, tree
+from fedjax_nc.data import augment
 from fedjax_nc.data.catalogue import sized
 from fedjax_nc.errors import UserError
 from fedjax_nc.host.assemble import Job, build_model, clients_on_host, first_state, make_task
@@ -113,7 +114,9 @@ def step_flops(job: Job, phase: Phase) -> int:
         batch = trainer.make_batch(pool, row.index, row.index == 0, None)
         return jax.grad(objective, has_aux=True)(trainable, state.weights.stats, batch, state.key)
 
-    return flops.count(step, tree.pick(state.weights.params, groups), pool)
+    shape = augment.training_shape(job.config.data.augment, job.spec.shape)
+    seen = pool._replace(x=jax.ShapeDtypeStruct((pool.y.shape[0], *shape), pool.x.dtype))
+    return flops.count(step, tree.pick(state.weights.params, groups), seen)
 
 
 class Size(NamedTuple):
@@ -123,9 +126,13 @@ class Size(NamedTuple):
     multiply_adds: int  # of one input's forward pass
 
 
-def size_of(model: Any, shape: tuple[int, ...], classes: int) -> Size:
+def size_of(
+    model: Any, shape: tuple[int, ...], classes: int, *, mapping: tuple[int, ...] = ()
+) -> Size:
     """Counts a model on plain convolutions; papers call millions of multiply-adds MFLOPs."""
-    plain = models.build(model, shape, classes=classes, head=HeadSpec(), conv="native")
+    plain = models.build(
+        model, shape, classes=classes, head=HeadSpec(), conv="native", mapping=mapping
+    )
     weights = jax.eval_shape(plain.init, jax.random.key(0))
     x = jnp.zeros((1, *shape), int if len(shape) == 1 else float)
     operations = flops.count(lambda w: plain.apply(w, x, train=False)[0].logits, weights)

@@ -46,6 +46,9 @@ def _leave_files(job: Job, seed: Seed, *, number: int, summary: dict[str, Any]) 
     counts = counts.reshape(-1, *counts.shape[-2:])  # of each seed, or everybody's
     title = f"{cfg.method} on {cfg.dataset} ({cfg.model}, seed {cfg.seed})"
     curves.one_run(seed.rows, title).savefig(directory / "curves.png", dpi=120)
+    if "finetuned_curve" in summary:
+        start, steps = summary["client_accuracy"], summary["finetuned_curve"]
+        curves.finetuning(start, steps, title=title).savefig(directory / "finetuned.png", dpi=120)
     bias.labels(counts[number % len(counts)], title).savefig(directory / "labels.png")
     files.write_atomically(directory / "summary.json", json.dumps(summary, indent=2) + "\n")
 

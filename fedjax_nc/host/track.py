@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_nc import tree
 from fedjax_nc.analysis import measures, outputs
 from fedjax_nc.host import examples
 from fedjax_nc.host.assemble import Job
-from fedjax_nc.types import Hyper, State
+from fedjax_nc.types import Hyper, State, Table
 
 EXAMPLES, CLIENTS = 1000, 5  # test examples, and clients whose local models are made
 
@@ -39,20 +40,29 @@ def make_track(job: Job, names: tuple[str, ...]) -> Callable[[State, Hyper], dic
     outputs_fn = outputs.make_outputs(task, executor)
     models_fn = outputs.make_local_models(task, executor)
     clients_fn = outputs.make_outputs_of_clients(task, executor)
+    own_fn = outputs.make_sums_of_clients(
+        task, executor, batch_size=examples.BATCH, fn=measures.class_sums_of
+    )
 
     def outputs_of_seed(weights, state, client_state, hyper, data, pool, batches):
-        seen = outputs_fn(weights, pool, batches)
-        if "alignment" not in names:
-            return seen, None
-        models = models_fn(state, jnp.asarray(ids), client_state, hyper, data)
-        vectors = jnp.swapaxes(models.params["head"]["kernel"], -1, -2)
-        return seen, (clients_fn(models, pool, batches), vectors, data.class_counts[ids] > 0)
+        seen, aligned, own = outputs_fn(weights, pool, batches), None, None
+        if "alignment" in names or "consistency" in names:
+            models = models_fn(state, jnp.asarray(ids), client_state, hyper, data)
+        if "alignment" in names:
+            vectors = jnp.swapaxes(models.params["head"]["kernel"], -1, -2)
+            local = clients_fn(models, pool, batches)
+            aligned = local, vectors, data.class_counts[ids] > 0
+        if "consistency" in names:
+            own = own_fn(models, data.pool, Table(*tree.take(data.train, ids)))
+        return seen, aligned, own
 
     def measures_of_seed(inputs):
-        seen, vectors, clients = inputs
+        seen, vectors, clients, sums = inputs
         found: dict[str, Any] = {}
         if "collapse" in names:
-            found["collapse"] = measures.collapse_of(seen, vectors)["projected"]
+            found["collapse"] = measures.collapse_of(seen, vectors)
+        if "consistency" in names:
+            found["consistency"] = measures.consistency_of(sums)
         if "spectrum" in names:
             found["spectrum"] = measures.spectrum_of(seen)
         if "alignment" in names:
@@ -62,10 +72,12 @@ def make_track(job: Job, names: tuple[str, ...]) -> Callable[[State, Hyper], dic
 
     def run(weights, state, client_state, hyper, data, looked):
         each = seeds.over(outputs_of_seed, (0, 0, 0, None, seeds.data, None, None))
-        seen, clients = each(weights, state, client_state, hyper, data, looked.pool, looked.test)
+        seen, clients, sums = each(
+            weights, state, client_state, hyper, data, looked.pool, looked.test
+        )
         vectors = jnp.swapaxes(weights.params["head"]["kernel"], -1, -2)
         # one seed after another: jaxlib 0.10.2 may wait for ever on a batch of LAPACK calls
-        return seeds.one_by_one(measures_of_seed, (seen, vectors, clients))
+        return seeds.one_by_one(measures_of_seed, (seen, vectors, clients, sums))
 
     run = jax.jit(run) if executor.jit else run
 
@@ -83,7 +95,11 @@ def record(found: dict[str, Any]) -> dict[str, dict[str, float | None]]:
     """The numbers by the names of records, those of clients averaged."""
     rows: dict[str, dict[str, float | None]] = {}
     if "collapse" in found:
-        rows["collapse"] = {k: plain(v) for k, v in found["collapse"]._asdict().items()}
+        before, behind = (found["collapse"][space] for space in measures.SPACES)
+        rows["collapse"] = {k: plain(v) for k, v in behind._asdict().items()}
+        rows["collapse"]["features_nc_error"] = plain(before.nc_error)
+    if "consistency" in found:
+        rows["consistency"] = {space: plain(v) for space, v in found["consistency"].items()}
     if "spectrum" in found:
         rows["spectrum"] = {
             f"{space}_{name}": plain(getattr(numbers, name))

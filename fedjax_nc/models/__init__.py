@@ -21,6 +21,7 @@ def build(
     conv: str = "auto",
     survival: "Callable[[int], tuple[float, ...]] | None" = None,
     words: int = 10_000,
+    mapping: tuple[int, ...] = (),
 ) -> "Model":
     """Builds a model for inputs of this shape.
 
@@ -33,6 +34,7 @@ def build(
       conv: lowering of the convolutions.
       survival: number of residual blocks to the probability that training keeps each.
       words: how many words have an id; two more ids are padding and the unknown word.
+      mapping: sizes of dense layers behind the body, unless it ends with such layers.
     """
     from fedjax_nc.models import base, bodies, own  # flax takes a second to import
 
@@ -52,4 +54,5 @@ def build(
         settings["survival"] = survival(spec.blocks)
     body = bodies.make_body(spec, **settings)
     own.check(body, shape)
-    return base.from_body(body, shape, classes=classes, spec=head)
+    mapping = () if spec.mapped else mapping
+    return base.from_body(body, shape, classes=classes, spec=head, mapping=mapping)

@@ -26,7 +26,30 @@ class Encoded(nn.Module):
         return blocks, levels, Norm("running")(x, train=train, mask=mask)
 
 
-def from_body(body: nn.Module, shape: tuple[int, ...], classes: int, spec: HeadSpec) -> Model:
+class Mapped(nn.Module):
+    """A body followed by dense layers with ReLU between them, as FedDW's networks end."""
+
+    body: nn.Module
+    sizes: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, x, *, train, mask):
+        """Returns the body's maps, its levels with those before each new ReLU, and features."""
+        blocks, levels, x = self.body(x, train=train, mask=mask)
+        for size in self.sizes[:-1]:
+            levels = (*levels, Dense(size)(x))
+            x = nn.relu(levels[-1])
+        return blocks, levels, Dense(self.sizes[-1])(x)
+
+
+def from_body(
+    body: nn.Module,
+    shape: tuple[int, ...],
+    classes: int,
+    spec: HeadSpec,
+    *,
+    mapping: tuple[int, ...] = (),
+) -> Model:
     """Puts a head on a flax module and returns both as pure functions.
 
     Args:
@@ -35,9 +58,11 @@ def from_body(body: nn.Module, shape: tuple[int, ...], classes: int, spec: HeadS
       shape: one input's shape, without the batch axis.
       classes: number of classes.
       spec: what the method wants on top of the features.
+      mapping: sizes of dense layers behind the body.
     """
-    channels = getattr(body, "channels", ())
-    stages, body = body, Encoded(body) if spec.encoder else body
+    channels, stages = getattr(body, "channels", ()), body
+    body = Mapped(body, mapping) if mapping else body
+    body = Encoded(body) if spec.encoder else body
 
     def init(key):
         key_body, key_head = jax.random.split(key)
@@ -51,7 +76,7 @@ def from_body(body: nn.Module, shape: tuple[int, ...], classes: int, spec: HeadS
     def apply(weights, x, *, train, mask=None, key=None, width=1.0):
         net, params, stats = body, weights.params, weights.stats
         if width != 1.0:
-            net = body.clone(width=width)
+            net = _narrowed(body, width)
             params = {**params, "body": _first_channels(net, params["body"], x=x)}
             stats = {}
         variables = {"params": params["body"]} | ({"batch_stats": stats} if stats else {})
@@ -70,14 +95,22 @@ def from_body(body: nn.Module, shape: tuple[int, ...], classes: int, spec: HeadS
         number = len(channels) - 1
         net = stages.clone(width=width).stage(number)
         params = weights.params["body"]
-        params = (params["body"] if spec.encoder else params)[f"stage{number}"]
-        variables = {"params": _first_channels(net, params, x=x)}
+        while "body" in params:
+            params = params["body"]
+        variables = {"params": _first_channels(net, params[f"stage{number}"], x=x)}
         (out, _), _ = net.apply(variables, x, train=True, mask=mask, mutable=["batch_stats"])
         return out
 
     return Model(
         init, apply, head=head, last_stage=last_stage if channels else None, channels=channels
     )
+
+
+def _narrowed(net: Any, width: float) -> nn.Module:
+    """Returns a network with narrower stages; dense layers behind them keep their sizes."""
+    if isinstance(net, Encoded | Mapped):
+        return net.clone(body=_narrowed(net.body, width))
+    return net.clone(width=width)
 
 
 def _first_channels(net: nn.Module, params: Any, x: jax.Array) -> Any:

@@ -34,6 +34,7 @@ class ModelSpec:
     min_size: int = 1  # the least side of an image
     blocks: int = 0  # residual blocks that training can leave out
     text: bool = False  # takes rows of word ids instead of images
+    mapped: bool = False  # ends with FedDW's mapping layers, and takes no others
     source: str = ""  # the file that registers it; empty for the package's own
 
     def takes(self, shape: tuple[int, ...]) -> bool:
@@ -61,6 +62,7 @@ _RECORDS = (
         mflops=0.73,
         counted="by hand",
         min_size=16,
+        mapped=True,
     ),
     ModelSpec(
         name="fedavg_cnn",
@@ -229,6 +231,17 @@ _RECORDS = (
         blocks=10,
     ),
     ModelSpec(
+        name="mobilenet_v2_half",
+        summary="MobileNetV2 of FedDW, half as wide, projections",
+        module="fedjax_nc.models.inverted:mobilenet_v2_half",
+        norm="running",
+        parameters=604_178,
+        mflops=26.12,
+        counted="by hand",
+        min_size=8,
+        blocks=10,
+    ),
+    ModelSpec(
         name="efficientnet_b0",
         summary="EfficientNet-B0, first stride 1",
         module="fedjax_nc.models.inverted:efficientnet_b0",
@@ -268,6 +281,7 @@ _RECORDS = (
         mflops=59.0,
         counted="by hand",
         text=True,
+        mapped=True,
     ),
 )
 MODELS = {spec.name: spec for spec in _RECORDS}

@@ -33,6 +33,8 @@ class Net(NamedTuple):
     rows: tuple[Row, ...]
     act: str
     squeeze: bool  # whether channels are scaled by a function of the whole map's mean
+    features: int = 1280
+    projection: bool = False  # 1x1 before every depthwise, and in shortcuts where channels change
 
 
 # Sandler et al. 2018, table 2; the second stage's stride is 1 in all CIFAR versions
@@ -48,6 +50,14 @@ MOBILENET_V2 = Net(
     ),
     "relu6",
     squeeze=False,
+)
+# FedDW's code: half the channels behind a whole stem
+FEDDW = Net(
+    tuple(row._replace(channels=row.channels // 2) for row in MOBILENET_V2.rows),
+    "relu",
+    squeeze=False,
+    features=640,
+    projection=True,
 )
 # Tan and Le 2019, table 1
 EFFICIENTNET_B0 = Net(
@@ -85,7 +95,7 @@ class Inverted(nn.Module):
         act = getattr(nn, self.net.act)
         norm = partial(Norm, self.norm, momentum=momentum(keep, kept, train=train))
         y = x
-        if self.row.expansion > 1:
+        if self.row.expansion > 1 or self.net.projection:
             y = act(norm()(conv(inner, 1)(y), train=train, mask=mask))
         side = self.row.kernel
         y = conv(inner, side, stride=self.stride, padding=side // 2, groups=inner)(y)
@@ -94,7 +104,10 @@ class Inverted(nn.Module):
             units = narrow(max(1, self.inputs // 4), self.width)
             share = Dense(inner)(act(Dense(units)(jnp.mean(y, axis=(1, 2)))))
             y = y * nn.sigmoid(share)[:, None, None]
-        y = norm()(conv(narrow(self.row.channels, self.width), 1)(y), train=train, mask=mask)
+        out = narrow(self.row.channels, self.width)
+        y = norm()(conv(out, 1)(y), train=train, mask=mask)
+        if self.net.projection and self.stride == 1 and x.shape != y.shape:
+            x = norm()(conv(out, 1)(x), train=train, mask=mask)
         if x.shape != y.shape:
             return y
         return x + (y if always(keep) else kept * y)
@@ -131,7 +144,7 @@ class Stage(nn.Module):
 
 
 class InvertedResiduals(nn.Module):
-    """Seven stages between a 3x3 and a 1x1 convolution, 1280 features."""
+    """Seven stages between a 3x3 and a 1x1 convolution."""
 
     net: Net
     norm: str = "running"
@@ -166,7 +179,7 @@ class InvertedResiduals(nn.Module):
     def __call__(self, x, *, train, mask):
         """Returns maps after stages, vectors of stem, stages and last layer, and features."""
         act, norm = getattr(nn, self.net.act), partial(Norm, self.norm)
-        first, last = (narrow(n, self.width) for n in (32, 1280))
+        first, last = (narrow(n, self.width) for n in (32, self.net.features))
         x = Conv(first, 3, padding=1, lowering=self.conv)(x)
         x = norm()(x, train=train, mask=mask)
         blocks, levels = [], [jnp.mean(x, axis=(1, 2))]
@@ -183,6 +196,11 @@ class InvertedResiduals(nn.Module):
 def mobilenet_v2() -> InvertedResiduals:
     """Builds MobileNetV2."""
     return InvertedResiduals(MOBILENET_V2)
+
+
+def mobilenet_v2_half() -> InvertedResiduals:
+    """Builds FedDW's MobileNetV2."""
+    return InvertedResiduals(FEDDW)
 
 
 def efficientnet_b0() -> InvertedResiduals:

@@ -2,7 +2,7 @@
 
 import jax
 
-from fedjax_nc.analysis import collapse, measures
+from fedjax_nc.analysis import measures
 from fedjax_nc.figures import collapse as figures
 from fedjax_nc.figures.canvas import show
 from fedjax_nc.study.base import Results, Rows, Study
@@ -16,11 +16,17 @@ def compute(run: Subject) -> Results:
     if not run.shares_head:  # NC3 and NC4 compare features with the one head of a global model
         results = {s: values | {"nc3": None, "nc4": None} for s, values in results.items()}
     sums = {"features": run.own_sums.features, "projected": run.own_sums.projected}
-    consistency = {
-        space: collapse.prototype_consistency(own.mean, own.count > 0)
-        for space, own in sums.items()
-    }
-    return results | {"consistency": consistency, "tracked": run.tracked("collapse")}
+    return results | {"consistency": measures.consistency_of(sums), "tracked": _tracked(run)}
+
+
+def _tracked(run: Subject) -> list[Results]:
+    """Returns what was recorded of collapse and of consistency, by round."""
+    rows = {row["round"]: row for row in run.tracked("collapse")}
+    for row in run.tracked("consistency"):
+        values = {"consistency": row["projected"], "features_consistency": row["features"]}
+        number = row["round"]
+        rows[number] = rows.get(number, {"round": number}) | values
+    return [rows[number] for number in sorted(rows)]
 
 
 SPACES = ("projected", "features")

@@ -16,7 +16,8 @@ STUDIES = (
     "bias",
     "cost",
 )
-TRACKED = ("collapse", "spectrum", "alignment")  # those that training can record on its way
+# what training can record on its way: studies, and the consistency of clients' class means
+TRACKED = ("collapse", "spectrum", "alignment", "consistency")
 
 
 @dataclass(frozen=True)

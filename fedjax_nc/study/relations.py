@@ -2,10 +2,9 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from fedjax_nc import linalg, losses
-from fedjax_nc.analysis import relations
+from fedjax_nc import losses
+from fedjax_nc.analysis import plane, relations
 from fedjax_nc.errors import UserError
 from fedjax_nc.figures import relations as figures
 from fedjax_nc.figures.canvas import show
@@ -45,15 +44,9 @@ def compute(run: Subject) -> Results:
 
 def _tsne(run: Subject, vectors: jax.Array) -> Results:
     """Maps unit features and unit class vectors into one plane (FedDW, figure 5)."""
-    from sklearn.manifold import TSNE
-
     count = min(SHOWN, int(run.outputs.mask.sum()))
     points = jnp.concatenate([run.outputs.projected[:count], vectors])
-    points = np.asarray(linalg.normalise(points))
-    perplexity = min(30.0, (len(points) - 1) / 3)
-    places = TSNE(random_state=run.options.seed, perplexity=perplexity, init="pca").fit_transform(
-        points
-    )
+    places = plane.tsne(points, seed=run.options.seed)
     return {"points": places[:count], "labels": run.outputs.y[:count], "vectors": places[count:]}
 
 

@@ -98,7 +98,9 @@ class Subject:
         """Multiply-adds of one example's forward pass."""
         job, spec = self.job, self.job.spec
         model = job.config.model if job.given.model is None else job.given.model
-        return dry_run.size_of(model, spec.shape, classes=spec.classes).multiply_adds
+        mapping = job.config.federation.mapping
+        size = dry_run.size_of(model, spec.shape, classes=spec.classes, mapping=mapping)
+        return size.multiply_adds
 
     @property
     def round_flops(self) -> float:
