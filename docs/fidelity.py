@@ -51,7 +51,7 @@ VARIANTS = {
     ),
     "per_fedavg(batches='pairs')": "FedBABU's code, whose steps are written out",
     "gradaug(rule='paper')": "which widths are drawn",
-    "feddw(form='linear', refresh=2)": "where A_0 is after each round; until it moves it is `feddw`",
+    "feddw(form='linear', refresh=2)": "where A_0 is after each round",
     "fedetf(learn_scale=False, scale=5.0)": "logits of another temperature",
     "dot_regression(finetune='dr_plus')": "terms and weights, which are those of `feddr_plus`",
 }

@@ -302,9 +302,7 @@ def mix(method: Method, term: Term, beta: float, parts: tuple[Part, ...] = ()) -
         raise UserError(
             f"beta = {beta} must be between 0 and 1: it mixes the loss with '{term.name}'"
         )
-    phases = tuple(
-        p._replace(terms=mixed_terms(p.terms, term, beta=beta)) for p in method.phases
-    )
+    phases = tuple(p._replace(terms=mixed_terms(p.terms, term, beta=beta)) for p in method.phases)
     return add(method._replace(phases=phases), parts=parts)
 
 

@@ -101,7 +101,7 @@ def fedrep(
     def rest(count: int) -> int:
         return max(count - 1, 1)
 
-    def counted(rule, count: int) -> int:
+    def counted(rule: Any, count: int) -> int:
         return count if rule is None else rule(count) if callable(rule) else rule
 
     head, body = {
@@ -176,7 +176,7 @@ def _ditto_of_fedbabu(lam: float) -> Method:
             pull = tree.scale(view.info.lr * lam, tree.sub(params, copy))
             return tree.add(step, pull), state
 
-        return optax.GradientTransformation(plain.init, update)
+        return optax.GradientTransformation(plain.init, update)  # type: ignore[arg-type]
 
     ce = (terms.cross_entropy(),)
     copy = Phase(ce, slot="copy", start=lambda _, __, view: view.received, optimizer=momentum)

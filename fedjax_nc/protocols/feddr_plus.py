@@ -28,12 +28,11 @@ def feddr_plus(dataset: DatasetSpec, method: Piece, regime: str) -> Settings:
 
     Deviations: CIFAR is augmented by padded crop and flip as in the code, the paper writes
     RandomResizedCrop, which ImageNet-100 gets, of pictures that were cropped once; FedRep, Ditto
-    and Per-FedAvg are those of their papers, the code has FedBABU's (--hp.optimizer=one,
-    --hp.rule=fedbabu, --hp.batches=pairs); Ditto's learning
-    rate decays and Per-FedAvg's inner step does not, in the code it is the other way round; that
-    code tests personal models in batches of 100 under `lda` too, and its FedProx and MOON make
-    only E x E steps there; personal accuracy of local training is after one more epoch, the code
-    keeps each client's best.
+    and Per-FedAvg are those of their papers, the code's are FedBABU's (--hp.optimizer=one,
+    --hp.rule=fedbabu, --hp.batches=pairs); Ditto's learning rate decays and Per-FedAvg's inner step
+    does not, in the code it is the other way round; that code tests personal models in batches of
+    100 under `lda` too, and its FedProx and MOON make only E x E steps there; personal accuracy of
+    local training is after one more epoch, the code keeps each client's best.
     """
     photographs, hundred = dataset.kind == "photographs", dataset.classes >= 100
     name, lda = method.entry.name, regime == "lda"

@@ -5,7 +5,7 @@ steps, and under vmap jax freezes the finished ones. Nothing is differentiated t
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -168,8 +168,7 @@ def run_phase(
             (_, (stats, values)), grads = gradient(trainable, stats, batch, key_step)
             updates, opt = tx.update(grads, opt, trainable)
             if phase.moves:
-                moves = phase.moves(i, local.epochs)
-                updates = {g: tree.scale(moves[g], u) for g, u in updates.items()}
+                updates = _stepping(updates, phase.moves(i, local.epochs))
             trainable = jax.tree.map(lambda p, u: p - (lr * u).astype(p.dtype), trainable, updates)
             count = jnp.sum(mask)
             sums = {k: sums[k] + count * values[k] for k in values} | {
@@ -306,6 +305,11 @@ def sum_over(
     start = tree.zeros(jax.eval_shape(one, 0)) if start is None else start
     steps = -(-row.size // batch_size)
     return lax.fori_loop(0, steps, lambda i, total: tree.add(total, one(i)), start)
+
+
+def _stepping(updates: Any, moves: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the updates of the groups that step, and zeros of the others."""
+    return {group: tree.scale(moves[group], update) for group, update in updates.items()}
 
 
 def _nothing(context: Context) -> jax.Array:
