@@ -27,6 +27,8 @@ OTHERWISE = {
     "fedadam": "a NumPy version of the server's rule, and of two whole rounds",
     "fedyogi": "a NumPy version of the server's rule",
     "lg_fedavg": "of one client it is `local`",
+    "centralised": "`fedavg` of one client",
+    "apfl": "its steps by hand; with `alpha=0` it is `fedavg`, with `alpha=1` it is `local`",
     "fedbn": "which layers stay and which are averaged",
     "pfedme": "its inner steps by hand; with one that undoes its pull it is `fedavg`",
     "prox": "golden `fedprox_term`; its term is that of `fedprox`, which has a trajectory",
@@ -38,6 +40,20 @@ OTHERWISE = {
     "ft": "cross-entropy alone, by the loop that all trajectories go through",
     "dw": "`fedavg \\| dw` is `feddw(bias=True)`, which has trajectories",
     "decorr": "golden `feddecorr`; its term is that of `feddecorr`, which has a trajectory",
+}
+# Variants of published code that nobody recorded, of methods that have other rounds above.
+VARIANTS = {
+    "fedrep(epochs='fedbabu', optimizer='one')": (
+        "FedBABU's code, whose steps are written out; without momentum it is `fedrep`"
+    ),
+    "ditto(rule='fedbabu')": (
+        "FedBABU's code, whose steps are written out; with `lam=0` it is `fedavg`"
+    ),
+    "per_fedavg(batches='pairs')": "FedBABU's code, whose steps are written out",
+    "gradaug(rule='paper')": "which widths are drawn",
+    "feddw(form='linear', refresh=2)": "where A_0 is after each round",
+    "fedetf(learn_scale=False, scale=5.0)": "logits of another temperature",
+    "dot_regression(finetune='dr_plus')": "terms and weights, which are those of `feddr_plus`",
 }
 INTRODUCTION = """\
 Whole rounds of authors' own PyTorch code in float64, computed again by this package from the same
@@ -93,6 +109,8 @@ def page(largest: dict[str, float]) -> str:
         for name in entries:
             if name not in covered:
                 lines.append(f"| `{kind}{name}` | {OTHERWISE.get(name, NOTHING)} |")
+    lines += ["", "## Variants without a recorded run", "", "| variant | what stands for it |"]
+    lines += ["|---|---|", *(f"| `{spec}` | {what} |" for spec, what in VARIANTS.items())]
     return "\n".join(lines) + "\n"
 
 

@@ -252,6 +252,7 @@ def _configured(
     if given.partition is not None:
         own: Any = _label(given.partition)
         cfg = dataclasses.replace(cfg, data=dataclasses.replace(cfg.data, partition=own))
+    cfg = protocols.in_one_place(cfg)
     config.validate(cfg)
     return cfg
 

@@ -165,6 +165,11 @@ class RunConfig:
     execution: Execution = field(default_factory=Execution)
 
     @property
+    def is_centralised(self) -> bool:
+        """Whether the method has all data in one place."""
+        return self.method.partition("|")[0].partition("@")[0].strip() == "centralised"
+
+    @property
     def partition_seed(self) -> int:
         """Seed of the partition."""
         return self.seed if self.data.seed < 0 else self.data.seed

@@ -43,7 +43,18 @@ def _is_text(c: RunConfig) -> bool:
     return c.dataset in DATASETS and DATASETS[c.dataset].is_text
 
 
+# what only several clients have; beside methods of several, centralised training leaves it to them
+OF_SEVERAL = frozenset(
+    ("data.partition", "data.alpha", "data.rule", "data.per_client", "federation.clients",
+     "federation.participants", "federation.weights")
+)  # fmt: skip
 RULES = (
+    Rule(
+        f"{' '.join(sorted(OF_SEVERAL))} data.partition_file",
+        "method",
+        matters=lambda c: not c.is_centralised,
+        home="methods of several clients",
+    ),
     Rule(
         "data.partition data.alpha data.rule data.per_client",
         "data.partition_file",

@@ -73,10 +73,11 @@ class HeadSpec(NamedTuple):
     bias: bool = True
     projector: tuple[int, ...] = ()  # layer widths, ReLU between; CLASSES and FEATURES allowed
     normalise: bool = False  # unit-length projected features before the class vectors
-    learn_scale: bool = False  # logits times a learnable temperature, 1 at the start
+    learn_scale: bool = False  # logits times a learnable temperature, `scale` at the start
     encoder: bool = False  # the body ends with two dense layers and BatchNorm (FedGELA)
     own: bool = False  # a second head that starts like the first, group `own_head` (Fed-RoD)
     projector_bias: bool = True  # whether the projector's layers have one
+    scale: float = 1.0  # logits times this, unless it is learned
 
 
 class ClientInfo(NamedTuple):

@@ -31,7 +31,8 @@ EQUAL_TO_FEDAVG = [
     "per_fedavg(alpha=0.0, batches='same')",
     "pfedme(steps=1, lam=4.0, alpha=0.25, lr=0.0)",
     "fedavgm(momentum=0.0)",
-    "fedbn",  # there are no norms
+    "centralised",  # of several clients, where nobody puts their data together
+    "apfl(alpha=0.3)",
     "fedavg | ft",
     "fedavg | ccvr",
 ]

@@ -45,6 +45,9 @@ WITHOUT_EFFECT = [
     ("--evaluation.personal_global", ["--evaluation.no-personal"], "--evaluation.personal"),
     ("--execution.chunk=2", ["--execution.executor=vmap"], "--execution.executor=chunked"),
     ("--execution.conv=native", ["--dataset=digits"], "models with convolutions"),
+    ("--federation.clients=4", ["--method=centralised"], "methods of several clients"),
+    ("--data.alpha=5", ["--method=centralised | fd"], "methods of several clients"),
+    ("--data.partition_file=x.npz", ["--method=centralised"], "methods of several clients"),
 ]
 
 
@@ -103,6 +106,20 @@ def test_chunk_is_refused_once_the_backend_is_known(refused):
 )
 def test_flag_of_the_session_without_effect_is_refused(refused, argv, said):
     assert said in refused(*argv)
+
+
+def test_centralised_training_beside_other_methods():
+    """Flags of the federation are those of the others; it has one client under all of them."""
+    words = ["--federation.clients=9", "--federation.participants=3", "--data.partition=dirichlet"]
+    asked = flags.parse(["--method=centralised", *words, "--data.alpha=5"], beside=True)
+    (cfg,) = asked.configs
+    people = cfg.federation
+    assert (people.clients, people.participants, cfg.data.partition) == (1, 1, "iid")
+    assert not asked.given & effects.OF_SEVERAL
+    kept = flags.parse(["--method=fedavg", *words], beside=True)
+    assert kept.configs[0].federation.clients == 9 and "federation.clients" in kept.given
+    with pytest.raises(UserError, match=r"--data.per_client has no effect"):
+        flags.parse(["--method=fedavg", *words, "--data.per_client=3"], beside=True)
 
 
 def test_same_table_serves_keywords():

@@ -258,6 +258,12 @@ def test_hyper_of():
         ("fedetf(resume=True)", "resume=True belongs to finetune='code'"),
         ("fedgela(projector_bias=False)", "projector_bias=False belongs to form='feddr'"),
         ("fedexp(decay=0.0)", "decay = 0.0: give a number above zero"),
+        ("feddw(refresh=0)", "refresh = 0: give a number above zero"),
+        ("feddw(refresh=2)", "refresh=2 belongs to form='linear'"),
+        ("fedper | dw(refresh=2, form='linear')", "refresh=2 needs one head for all"),
+        ("ditto(plain=False, rule='fedbabu')", "plain=False belongs to rule='official'"),
+        ("apfl(alpha=1.5)", "alpha = 1.5 of apfl: give a share from 0 to 1"),
+        ("fedetf(scale=0.0)", "scale = 0.0: give a number above zero"),
         ("fedavg-tf", "cannot read method 'fedavg-tf'"),
     ],
 )

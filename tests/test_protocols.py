@@ -1,5 +1,6 @@
 """What every protocol gives to every dataset, method and regime."""
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -51,6 +52,28 @@ def test_a_dataset_of_ones_own(kind):
     crop = {"photographs": ("rrc", "flip"), "text": ()}.get(kind, ("crop4", "flip"))
     assert protocols.resolve("fedalign", spec, "fedavg").data.augment == crop
     assert made.data.per_client == 2  # FedDr+'s of few classes
+
+
+@pytest.mark.parametrize("protocol", [*protocols.PROTOCOLS, "feddr_plus/lda"])
+def test_centralised_training(protocol):
+    """One client that has everything, and otherwise what FedAvg has."""
+    made, fedavg = (
+        protocols.resolve(protocol, "cifar10", method) for method in ("centralised", "fedavg")
+    )
+    alone = [
+        f"--protocol={protocol}",
+        "--dataset=cifar10",
+        "--method=fedavg",
+        "--data.partition=iid",
+        "--federation.clients=1",
+        "--federation.participants=1",
+        "--evaluation.no-personal",
+        "--evaluation.no-finetune",
+        "--local.steps=0",
+    ]
+    (by_flags,) = flags.parse(alone).configs
+    assert dataclasses.replace(made, method="fedavg") == by_flags
+    assert made.local.epochs == fedavg.local.epochs and made.rounds == fedavg.rounds
 
 
 # ---- regimes -------------------------------------------------------------------------------

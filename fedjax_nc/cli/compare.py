@@ -22,7 +22,11 @@ def compare(argv: list[str]) -> int:
     flags.read_plugins(rest)
     every = dict.fromkeys(catalogue.bases(), True) if "all" in given.methods else {}
     methods = every | {m: False for m in given.methods if m != "all"}  # may it be left out?
-    commands = {m: flags.parse([f"--method={m}", *rest], prog=command("run")) for m in methods}
+    several = len(methods) > 1
+    commands = {
+        m: flags.parse([f"--method={m}", *rest], prog=command("run"), beside=several)
+        for m in methods
+    }
     rows: list[Row] = []
     refused: list[str] = []
     try:

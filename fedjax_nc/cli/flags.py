@@ -60,8 +60,14 @@ class _Session:
     """Rounds between two records of --track."""
 
 
-def parse(argv: list[str], prog: str = "run") -> Command:
-    """Returns the run that flags ask for, checked as far as is possible without data."""
+def parse(argv: list[str], prog: str = "run", *, beside: bool = False) -> Command:
+    """Returns the run that flags ask for, checked as far as is possible without data.
+
+    Args:
+      argv: what was typed.
+      prog: the command's name.
+      beside: whether the flags are those of other methods too.
+    """
     read_plugins(argv)
     default = RunConfig()
     first = {
@@ -79,8 +85,11 @@ def parse(argv: list[str], prog: str = "run") -> Command:
         flags, spec = _read(words, base, hyper=hyper, prog=prog)
     run, session = flags.run, flags.session
     run = dataclasses.replace(run, method=spec, protocol=base.protocol, dataset=base.dataset)
+    run = protocols.in_one_place(run)
     validate(run)
     given = given_names(argv)
+    if beside and run.is_centralised:
+        given -= effects.OF_SEVERAL
     if session.list == "no":
         shape = sized(run.dataset, run.data).shape
         if shape:  # of the Hub's datasets only the examples tell it

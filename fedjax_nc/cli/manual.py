@@ -18,7 +18,7 @@ def markdown() -> str:
         "A regulariser follows a bar: `--method=\"fedbabu | fd(beta=0.9)\"`. "
         "`X-ft` is short for `X | ft`.", "",
         "`up` and `down` are kilobytes per client and round on CIFAR-10, with the `cnn` network, "
-        "or `resnet8` where the method needs a residual one (marked *).",
+        "or `resnet8` where the method needs blocks or norms (marked *).",
         "", "| method | family | venue | uploads | up | down | paper |",
         "|---|---|---|---|---|---|---|",
     ]  # fmt: skip

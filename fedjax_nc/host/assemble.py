@@ -19,7 +19,7 @@ from fedjax_nc.data.catalogue import sized
 from fedjax_nc.data.spec import DatasetSpec
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods import registry
-from fedjax_nc.methods.base import Method, as_it_is
+from fedjax_nc.methods.base import Method, Phase, as_it_is
 from fedjax_nc.train import local
 from fedjax_nc.train import seeds as axis
 from fedjax_nc.train.executors import Executor, make_executor
@@ -285,6 +285,12 @@ def _check(cfg: RunConfig, spec: DatasetSpec, *, method: Method, model: Model) -
         raise UserError(
             f"'{method.name}' defines no fine-tuning: leave it out with --evaluation.no-finetune, "
             "or choose a method that has a global model to start from, such as fedavg or fedetf"
+        )
+    resumed = any(isinstance(p, Phase) and p.resume is not None for p in method.finetune)
+    if resumed and not cfg.local.keep_optimizer:
+        raise UserError(
+            f"'{method.name}' fine-tunes with the optimiser that a client keeps, and none is kept: "
+            "add --local.keep_optimizer, or leave out resume"
         )
     for check in (term.check for phase in method.phases for term in phase.terms if term.check):
         check(model, cfg.local.batch_size)

@@ -152,7 +152,7 @@ def messages(
 ) -> dict[str, Messages]:
     """Counts every method's bytes on a dataset.
 
-    The network is the quick protocol's, or `resnet8` where the method needs a residual one.
+    The network is the quick protocol's, or `resnet8` where the method needs blocks or norms.
 
     Args:
       dataset: the name of the dataset.

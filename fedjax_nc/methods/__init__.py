@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedjax_nc.methods.averaging import centralised as centralised
     from fedjax_nc.methods.averaging import fedavg as fedavg
     from fedjax_nc.methods.averaging import fedexp as fedexp
     from fedjax_nc.methods.averaging import fednova as fednova
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from fedjax_nc.methods.gradient import per_fedavg as per_fedavg
     from fedjax_nc.methods.gradient import pfedme as pfedme
     from fedjax_nc.methods.gradient import scaffold as scaffold
+    from fedjax_nc.methods.mixture import apfl as apfl
     from fedjax_nc.methods.personal import ditto as ditto
     from fedjax_nc.methods.personal import fedala as fedala
     from fedjax_nc.methods.personal import fedbn as fedbn

@@ -42,6 +42,23 @@ def fedavg() -> Method:
 
 
 @base
+def centralised() -> Method:
+    """Centralised training: everybody's data in one place, the upper bound of a table.
+
+    Paper:    the usual reference, as in McMahan et al., Communication-Efficient Learning of Deep
+              Networks from Decentralized Data, AISTATS 2017.
+    Changes:  one client holds the whole training set, whatever the protocol: a round is its local
+              epochs over all of it, and as many rounds are as many passes.
+    Defaults: cross-entropy with the settings that the protocol has for FedAvg; no personal models.
+    Differs:  a client that holds out test data (client_test = split) holds out its share of all.
+              The number of steps that `feddr_plus/lda` fixes is that of its epochs here. The model
+              is sent, if only to one client.
+    Uploads:  the model.
+    """
+    return fedavg()
+
+
+@base
 def fedprox(*, mu: float = 0.01, plain: bool = False) -> Method:
     """FedProx: FedAvg plus a pull towards the received model.
 

@@ -82,6 +82,7 @@ class View(NamedTuple):
     shared: Mapping[str, Any]
     client: Mapping[str, Any]
     info: ClientInfo
+    optimizer: Any = None  # the run's, without its learning rate
 
 
 def plain_gradient(value_and_grad: Callable, view: View) -> Callable:
@@ -131,7 +132,8 @@ class SGD(NamedTuple):
 class Phase(NamedTuple):
     """A stretch of local training: which groups, by which terms, for how long.
 
-    A phase with a slot trains the model the client keeps under that name, not the one it uploads.
+    A phase with a slot trains the model the client keeps under that name, not the one it uploads;
+    later phases find it, trained, among the client's state. One of no epochs only names a model.
     """
 
     terms: tuple[Term, ...]
@@ -147,6 +149,13 @@ class Phase(NamedTuple):
     repeats: Callable[[View], jax.Array] | None = None  # as often as that
     # in fine-tuning: the number of the round's phase whose kept optimiser it goes on with
     resume: int | None = None
+    # of a slot, (uploaded model so far, optimisers' states so far, ..) -> where it begins; None: at
+    # what the client keeps
+    start: Callable[[Weights, tuple, View], Weights] | None = None
+    # (epoch, the configuration's epochs) -> which groups step; the others only gather momentum
+    moves: Callable[[Any, int], Mapping[str, Any]] | None = None
+    # (batches of an epoch, epochs) -> its steps, which begin again at the first batch
+    visits: Callable[[Any, int], Any] | None = None
 
 
 class Repeat(NamedTuple):
@@ -293,12 +302,14 @@ def mix(method: Method, term: Term, beta: float, parts: tuple[Part, ...] = ()) -
         raise UserError(
             f"beta = {beta} must be between 0 and 1: it mixes the loss with '{term.name}'"
         )
+    phases = tuple(p._replace(terms=mixed_terms(p.terms, term, beta=beta)) for p in method.phases)
+    return add(method._replace(phases=phases), parts=parts)
 
-    def scaled(terms):
-        return tuple(t._replace(weight=beta * t.weight) for t in terms)
 
-    phases = tuple(p._replace(terms=scaled(p.terms)) for p in method.phases)
-    return add(method._replace(phases=phases), term._replace(weight=1 - beta), parts=parts)
+def mixed_terms(terms: tuple[Term, ...], term: Term, beta: float) -> tuple[Term, ...]:
+    """Returns the terms of beta L + (1 - beta) R."""
+    scaled = tuple(t._replace(weight=beta * t.weight) for t in terms)
+    return _named_once((*scaled, term._replace(weight=1 - beta)))
 
 
 def trained_groups(method: Method, groups: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,11 +11,14 @@ from fedjax_nc.methods.base import (
     Context,
     Method,
     Part,
+    Phase,
     Regulariser,
+    Repeat,
     Term,
     above_zero,
     add,
     mix,
+    mixed_terms,
     not_negative,
     per_example,
 )
@@ -164,19 +167,44 @@ def ld(*, beta: float = 0.9) -> Regulariser:
 
 
 @regulariser
-def fd(*, beta: float = 0.9) -> Regulariser:
+def fd(*, beta: float = 0.9, finetune: bool = False) -> Regulariser:
     """Feature distillation from the received model: beta L + (1 - beta) L_FD.
 
     Paper:    Kim et al., FedDr+, arXiv 2406.02355, 2024, section 3.2.
     Changes:  + mean squared distance of raw features to the received model's.
+    Defaults: beta = 0.9; fine-tuning stays the method's own.
     Uploads:  nothing more.
 
     Args:
       beta: share of the base loss.
+      finetune: distil in personal fine-tuning too, from the global model (table 14).
     """
     not_negative("fd", beta=beta)
     term = per_example("fd", lambda c: losses.feature_l2(c.out.features, c.ref().features))
-    return lambda method: mix(method, term, beta=beta)
+
+    def apply(method: Method) -> Method:
+        mixed = mix(method, term, beta=beta)
+        if not finetune:
+            return mixed
+        if not method.finetune:
+            raise UserError(
+                f"fd(finetune=True): '{method.name}' defines no fine-tuning: leave finetune out"
+            )
+        return mixed._replace(finetune=distilled(method.finetune, term, beta=beta))
+
+    return apply
+
+
+def distilled(
+    phases: tuple[Phase | Repeat, ...], term: Term, beta: float
+) -> tuple[Phase | Repeat, ...]:
+    """Returns phases of fine-tuning whose objectives L are beta L + (1 - beta) R."""
+    return tuple(
+        p._replace(phases=distilled(p.phases, term, beta=beta))
+        if isinstance(p, Repeat)
+        else p._replace(terms=mixed_terms(p.terms, term, beta=beta))
+        for p in phases
+    )
 
 
 def contrastive(tau: float, previous: tuple[str, ...] = ("previous",)) -> Term:

@@ -25,7 +25,8 @@ import numpy as np
 
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods import catalogue, registry
-from fedjax_nc.methods.base import Method
+from fedjax_nc.methods.base import Method, Phase
+from fedjax_nc.types import HeadSpec
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
 _INSTALLED = {
@@ -35,6 +36,8 @@ _INSTALLED = {
 # what Python itself puts into a class, some of it in an order that changes with every process
 _OF_PYTHON = {"__module__", "__doc__", "__dict__", "__weakref__", "__firstlineno__"}
 _OF_PYTHON |= {"__static_attributes__", "__annotations__", "__dataclass_fields__"}
+# fields that came later, all at the end, which count only where they differ from their defaults
+_LATER = {Phase: ("start", "moves", "visits"), HeadSpec: ("scale",)}
 
 
 def fingerprint(obj: Any) -> str:
@@ -123,6 +126,9 @@ def _parts(obj: Any) -> _Parts:
         return _Parts("enum", (type(obj), obj.name, obj.value))
     if isinstance(obj, np.ndarray | np.generic | jax.Array):
         return _array(obj)
+    if type(obj) in _LATER:
+        old = [v for f, v in obj._asdict().items() if not _is_unused(obj, f)]
+        return _Parts("sequence", (type(obj), *old))
     if isinstance(obj, tuple | list):
         return _Parts("sequence", (type(obj), *obj))
     if isinstance(obj, Mapping):
@@ -133,6 +139,11 @@ def _parts(obj: Any) -> _Parts:
         values = [(f.name, getattr(obj, f.name, None)) for f in dataclasses.fields(obj)]
         return _Parts("dataclass", (type(obj), *values))
     return _state(obj)
+
+
+def _is_unused(record: Any, field: str) -> bool:
+    late = field in _LATER[type(record)]
+    return late and getattr(record, field) == record._field_defaults[field]
 
 
 def _function(function: types.FunctionType) -> _Parts:

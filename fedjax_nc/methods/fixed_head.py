@@ -49,17 +49,22 @@ def fedbabu(*, finetune_epochs: int = 5) -> Method:
 
 
 @base
-def dot_regression(*, finetune_epochs: int = 5) -> Method:
+def dot_regression(
+    *, finetune: Literal["dr", "dr_plus"] = "dr", finetune_epochs: int = 5
+) -> Method:
     """Dot regression: turn features towards a fixed ETF, pulling only.
 
     Paper:    Yang et al., Inducing Neural Collapse in Imbalanced Learning, NeurIPS 2022;
               federated by Kim et al., FedDr+, arXiv 2406.02355, 2024, section 2.2.
     Changes:  1/2 (cos(f, v_y) - 1)^2 instead of cross-entropy; frozen ETF head without bias.
-    Defaults: needs a much larger learning rate than FedAvg (FedDr+, tables 8-10).
+    Defaults: needs a much larger learning rate than FedAvg (FedDr+, tables 8-10); fine-tuning with
+              L_DR, the better one of table 14.
     Uploads:  the body.
 
     Args:
-      finetune_epochs: epochs of personal fine-tuning of the body with the same loss.
+      finetune: loss of personal fine-tuning of the body, L_DR or L_Dr+ with beta = 0.9 (FedDr+,
+        table 14).
+      finetune_epochs: epochs of it.
     """
     not_negative("dot_regression", finetune_epochs=finetune_epochs)
 
@@ -68,9 +73,10 @@ def dot_regression(*, finetune_epochs: int = 5) -> Method:
 
     phase = Phase((per_example("dot_regression", regression),), train=("body",))
     head = HeadSpec("etf", bias=False, normalise=True)
-    return Method(
+    method = Method(
         "dot_regression", head, phases=(phase,), finetune=(phase._replace(epochs=finetune_epochs),)
     )
+    return method if finetune == "dr" else fd(finetune=True)(method)._replace(phases=(phase,))
 
 
 @base
@@ -94,9 +100,7 @@ def feddr_plus(
     """
     not_negative("feddr_plus", beta=beta, finetune_epochs=finetune_epochs)
     plain = dot_regression(finetune_epochs=finetune_epochs)
-    method = fd(beta=beta)(plain)
-    whole = tuple(p._replace(epochs=finetune_epochs) for p in method.phases)
-    return method._replace(finetune=plain.finetune if finetune == "dr" else whole)
+    return fd(beta=beta, finetune=finetune == "dr_plus")(plain)
 
 
 @base
@@ -214,6 +218,7 @@ def fedetf(
     projector: bool = True,
     balanced: bool = True,
     learn_scale: bool = True,
+    scale: float = 1.0,
     absent: Literal["one", "remove", "epsilon"] = "one",
     finetune: Literal["paper", "code"] = "paper",
     cycles: int = 20,
@@ -242,7 +247,8 @@ def fedetf(
       dim: width of the projector and the ETF; 0 means the number of classes (figure 6a).
       projector: a linear layer between body and ETF (table 4).
       balanced: class counts in the loss (table 4).
-      learn_scale: train the temperature beta; otherwise it stays 1 (table 4).
+      learn_scale: train the temperature beta; otherwise it stays what it is (table 4).
+      scale: the temperature beta at the start, or for good without learn_scale.
       absent: how a class the client does not have counts.
       finetune: personal fine-tuning by algorithm 2 or as the released code.
       cycles: alternations of classifier and projector in fine-tuning.
@@ -254,6 +260,7 @@ def fedetf(
     if resume and finetune == "paper":
         raise UserError("fedetf: resume=True belongs to finetune='code': give both, or neither")
     not_negative("fedetf", gamma=gamma, dim=dim, cycles=cycles, finetune_epochs=finetune_epochs)
+    above_zero(scale=scale)
 
     def balanced_loss(c: Context) -> jax.Array:
         strength = gamma if balanced else 0.0
@@ -283,5 +290,6 @@ def fedetf(
         normalise=True,
         learn_scale=learn_scale,
         projector_bias=projector_bias,
+        scale=scale,
     )
     return Method("fedetf", head, phases=(phase,), finetune=(first, Repeat(cycles, alternate)))

@@ -105,22 +105,31 @@ def align(
 
 
 @base
-def gradaug(*, mu: float = 1.75, subnets: int = 2, min_width: float = 0.8) -> Method:
+def gradaug(
+    *,
+    mu: float = 1.75,
+    subnets: int = 2,
+    min_width: float = 0.8,
+    rule: Literal["code", "paper"] = "code",
+) -> Method:
     """GradAug: narrow sub-networks on resized images learn from the whole network.
 
     Paper:    Yang et al., GradAug: A New Regularization Method for Deep Neural Networks, NeurIPS
               2020; in federated learning by Mendieta et al., FedAlign, CVPR 2022.
     Changes:  + mu sum_i KL(whole || sub-network i), gradients into the sub-networks only.
-    Defaults: two sub-networks, widths from 0.8, mu = 1.75 (FedAlign, tables 6-10).
-    Differs:  as the code, the first sub-network always has the least width, the others a uniform
-              one; the paper draws all. Sides are 1, 7/8, 3/4 or 5/8 of the image's: 32 to 20.
-              Every width is a compiled branch: clients should run one by one, not under vmap.
+    Defaults: two sub-networks, widths from 0.8, mu = 1.75 (FedAlign, tables 6-10); widths as
+              FedAlign's and GradAug's code, by which those tables were made.
+    Differs:  in the code the first sub-network always has the least width, the others a uniform
+              one; FedAlign's text draws all (rule). Sides are 1, 7/8, 3/4 or 5/8 of the image's: 32
+              to 20. Every width is a compiled branch: clients should run one by one, not under
+              vmap.
     Uploads:  the model.
 
     Args:
       mu: weight of the distillation.
       subnets: how many sub-networks.
       min_width: least share of the channels.
+      rule: the first sub-network has the least width as in the code, or all widths are drawn.
     """
     not_negative("gradaug", mu=mu, subnets=subnets, min_width=min_width)
 
@@ -134,7 +143,8 @@ def gradaug(*, mu: float = 1.75, subnets: int = 2, min_width: float = 0.8) -> Me
         key_width, key_side = jax.random.split(c.key)
         width = jax.random.categorical(key_width, jnp.log(jnp.asarray(shares)), shape=(subnets,))
         side = jax.random.randint(key_side, (subnets,), 0, len(sides))
-        chosen = width.at[0].set(0) * len(sides) + side
+        width = width.at[0].set(0) if rule == "code" else width
+        chosen = width * len(sides) + side
 
         def learn(branch):
             logits = lax.switch(branch, branches, x)
@@ -223,9 +233,10 @@ def stochdepth(*, last: float = 0.9, rule: Literal["code", "paper"] = "code") ->
               Mendieta et al., FedAlign, CVPR 2022.
     Changes:  block l is kept with probability p_l, falling linearly to the last one's; tests
               multiply its branch by p_l.
-    Defaults: the last block is kept with 0.9 (FedAlign).
-    Differs:  in FedAlign's code the first block is always kept; the paper's rule,
-              1 - l/L (1 - p_L), starts below 1 (rule).
+    Defaults: the last block is kept with 0.9 (FedAlign); probabilities fall as in FedAlign's code,
+              by which its tables were made.
+    Differs:  in that code the first block is always kept; the paper's rule, 1 - l/L (1 - p_L),
+              starts below 1 (rule).
     Uploads:  the model.
 
     Args:

@@ -245,9 +245,11 @@ def per_fedavg(
     Differs:  b1 and b2 are the halves of a step's batch; FedDW's code takes the same batch twice
               (batches) and outer steps of plain SGD at 0.001 (beta = 0.001). FedBABU's takes two
               batches in turn (batches = pairs), alpha = lr and beta = 0.1: one SGD with momentum
-              makes both steps, so the inner gradient stays in the buffer of the outer step. Pairs
-              have neither the run's weight decay nor its clipping, and a last batch without a
-              partner is left out.
+              makes both steps, so the inner gradient stays in the buffer of the outer step. Of L
+              batches and E epochs it makes floor(L / E) + 1 pairs in each epoch, and begins again
+              where batches run out: in the same order here, in another one there. Pairs have
+              neither the run's weight decay nor its clipping; under --local.steps a last batch
+              without a partner is left out.
     Uploads:  the model.
 
     Args:
@@ -272,7 +274,11 @@ def per_fedavg(
     ce = (terms.cross_entropy(),)
     phase = Phase(ce, grad=meta, optimizer=SGD(beta) if beta else None)
     if batches == "pairs":
-        phase = Phase(ce, optimizer=lambda view: paired(view, alpha, beta=beta or view.info.lr))
+        phase = Phase(
+            ce,
+            optimizer=lambda view: paired(view, alpha, beta=beta or view.info.lr),
+            visits=lambda batches, epochs: 2 * (batches // epochs + 1),
+        )
     return fedavg()._replace(phases=(phase,), finetune=(Phase(ce, optimizer=SGD(alpha), steps=1),))
 
 

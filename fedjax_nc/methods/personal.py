@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_nc import tree
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods import terms
 from fedjax_nc.methods.averaging import fedavg
@@ -23,7 +24,7 @@ from fedjax_nc.methods.base import (
 )
 from fedjax_nc.methods.fixed_head import dot_regression
 from fedjax_nc.methods.registry import base, regulariser
-from fedjax_nc.types import HeadSpec, Weights
+from fedjax_nc.types import HeadSpec, Model, Weights
 
 
 @base
@@ -75,7 +76,11 @@ def lg_fedavg() -> Method:
 
 
 @base
-def fedrep(*, epochs: Literal["original", "fedbabu", "fedetf", "feddw"] = "original") -> Method:
+def fedrep(
+    *,
+    epochs: Literal["original", "fedbabu", "fedetf", "feddw"] = "original",
+    optimizer: Literal["each", "one"] = "each",
+) -> Method:
     """FedRep: first the personal head with the body frozen, then the body with the head frozen.
 
     Paper:    Collins et al., Exploiting Shared Representations for Personalized Federated Learning,
@@ -83,16 +88,21 @@ def fedrep(*, epochs: Literal["original", "fedbabu", "fedetf", "feddw"] = "origi
     Changes:  two phases; heads stay with their clients.
     Defaults: of E local epochs, E - 1 for the head and 1 for the body (official code).
     Differs:  FedBABU's and FedDr+'s code E and 1, FedETF's E and E, FedDW's 1 and E - 1 (epochs).
-              FedBABU's has one SGD for both, so that the body begins with the momentum of gradients
-              from the head's epochs; here each phase has an optimiser of its own.
+              FedBABU's has one SGD for both, in which what does not step gathers momentum and
+              moves BatchNorm's statistics all the same (optimizer = one).
     Uploads:  the body.
 
     Args:
       epochs: how the local epochs are dealt to head and body.
+      optimizer: an optimiser for each of them, or one whose body has learning rate zero in the
+        head's epochs, and whose head has it in the body's.
     """
 
     def rest(count: int) -> int:
         return max(count - 1, 1)
+
+    def counted(rule: Any, count: int) -> int:
+        return count if rule is None else rule(count) if callable(rule) else rule
 
     head, body = {
         "original": (rest, 1),
@@ -100,13 +110,23 @@ def fedrep(*, epochs: Literal["original", "fedbabu", "fedetf", "feddw"] = "origi
         "fedetf": (None, None),
         "feddw": (1, rest),
     }[epochs]
+
+    def moves(epoch, count: int) -> dict[str, Any]:
+        first = epoch < counted(head, count)
+        return {"head": first, "body": ~first}
+
     ce = (terms.cross_entropy(),)
     phases = (Phase(ce, ("head",), epochs=head), Phase(ce, ("body",), epochs=body))
+    if optimizer == "one":
+        both = Phase(ce, epochs=lambda e: counted(head, e) + counted(body, e), moves=moves)
+        phases = (both,)
     return fedavg()._replace(phases=phases, personal=("head",))
 
 
 @base
-def ditto(*, lam: float = 1.0, plain: bool = True) -> Method:
+def ditto(
+    *, lam: float = 1.0, plain: bool = True, rule: Literal["official", "fedbabu"] = "official"
+) -> Method:
     """Ditto: FedAvg, and beside it a personal model that is pulled towards the global one.
 
     Paper:    Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML
@@ -115,17 +135,24 @@ def ditto(*, lam: float = 1.0, plain: bool = True) -> Method:
     Defaults: lambda = 1 (official examples); 0.001 (FedETF's code), 0.75 (FedBABU's). The personal
               model takes plain steps, as in the official code and FedETF's.
     Differs:  the personal model starts as the global one, FedETF's from its own random start.
-              Personal steps with the run's momentum (plain) are nobody's. FedBABU's code pulls
-              towards the locally trained copy and averages the personal models, which is another
-              method.
+              Personal steps with the run's momentum (plain) are nobody's. In FedBABU's code (rule)
+              a copy of the global model is trained first, the personal model is pulled towards it
+              by a step of its own beside the momentum, and the personal models are averaged, so
+              that every client begins a round with the global one; it pulls BatchNorm's statistics
+              too, here only parameters, and has neither weight decay nor clipping.
     Uploads:  the model.
 
     Args:
-      lam: strength of the pull; 0 is local training.
+      lam: strength of the pull; 0 is local training, and by FedBABU's rule FedAvg.
       plain: personal steps of plain SGD, without the run's momentum and weight decay; the global
         model always has the run's optimiser.
+      rule: the official method, or what FedBABU's code computes.
     """
     not_negative("ditto", lam=lam)
+    if rule == "fedbabu":
+        if not plain:
+            raise UserError("ditto: plain=False belongs to rule='official': give one of them")
+        return _ditto_of_fedbabu(lam)
     pull = terms.prox(lam)._replace(name="pull")
     method = fedavg()
     (phase,) = method.phases
@@ -133,6 +160,27 @@ def ditto(*, lam: float = 1.0, plain: bool = True) -> Method:
     own = phase._replace(terms=(*phase.terms, pull), optimizer=optimizer, slot="own")
     part = Part("own", init_client=lambda s: s.weights, keep=lambda f: f.slots["own"])
     return method._replace(phases=(phase, own), parts=(part,))
+
+
+def _ditto_of_fedbabu(lam: float) -> Method:
+    """Returns FedAvg of models that are pulled towards a copy, which is trained before them."""
+
+    def momentum(view: View) -> optax.GradientTransformation:
+        return optax.chain(optax.trace(view.info.momentum), optax.scale(view.info.lr))
+
+    def pulled(view: View) -> optax.GradientTransformation:
+        plain, copy = momentum(view), view.client["copy"].params
+
+        def update(grads, state, params=None):
+            step, state = plain.update(grads, state, params)
+            pull = tree.scale(view.info.lr * lam, tree.sub(params, copy))
+            return tree.add(step, pull), state
+
+        return optax.GradientTransformation(plain.init, update)  # type: ignore[arg-type]
+
+    ce = (terms.cross_entropy(),)
+    copy = Phase(ce, slot="copy", start=lambda _, __, view: view.received, optimizer=momentum)
+    return fedavg()._replace(phases=(copy, Phase(ce, optimizer=pulled)))
 
 
 class Mixing(NamedTuple):
@@ -230,7 +278,7 @@ def fedbn() -> Method:
               Normalization, ICLR 2021.
     Changes:  a client starts from the global model with its own BatchNorm parameters and
               statistics; look at personal accuracy.
-    Defaults: BatchNorm or GroupNorm, whichever the network has; without either it is FedAvg.
+    Defaults: BatchNorm or GroupNorm, whichever the network has.
     Differs:  clients' norms are averaged too, so that there is a global model to be tested, but
               no client takes their mean; the official code never uploads them. The paper has no
               GroupNorm. A client's norms begin as the initial model's.
@@ -245,8 +293,17 @@ def fedbn() -> Method:
         body = replaced(received.params["body"], mine.params)
         return Weights({**received.params, "body": body}, mine.stats)
 
+    def check(model: Model, batch_size: int) -> None:
+        del batch_size
+        if not norms(jax.eval_shape(model.init, jax.random.key(0)).params["body"]):
+            raise UserError(
+                "fedbn keeps normalising layers, and this network has none: choose another model, "
+                "or give it some by --federation.norm=group"
+            )
+
     part = Part("norms", init_client=lambda s: own(s.weights), keep=lambda f: own(f.weights))
-    return fedavg()._replace(parts=(part,), start=start)
+    phase = Phase((terms.cross_entropy()._replace(check=check),))
+    return fedavg()._replace(phases=(phase,), parts=(part,), start=start)
 
 
 def norms(layers: Mapping[str, Any]) -> dict[str, Any]:

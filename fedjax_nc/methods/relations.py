@@ -1,14 +1,25 @@
 """Methods that share how classes resemble each other: FedDW and Fedistill+."""
 
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from fedjax_nc import losses
 from fedjax_nc.errors import UserError
 from fedjax_nc.methods import parts, terms
 from fedjax_nc.methods.averaging import fedavg
-from fedjax_nc.methods.base import Context, Method, Regulariser, Term, add, not_negative
+from fedjax_nc.methods.base import (
+    Arrived,
+    Context,
+    Method,
+    Part,
+    Regulariser,
+    Term,
+    above_zero,
+    add,
+    not_negative,
+)
 from fedjax_nc.methods.registry import base, regulariser
 from fedjax_nc.types import HeadSpec
 
@@ -20,6 +31,7 @@ def feddw(
     rule: Literal["paper", "code"] = "paper",
     decay: bool = False,
     form: Literal["softmax", "linear"] = "softmax",
+    refresh: int = 1,
     bias: bool = False,
 ) -> Method:
     """FedDW: class vectors relate to each other as the soft labels of all clients do.
@@ -27,10 +39,12 @@ def feddw(
     Paper:    Liu et al., FedDW: Distilling Weights through Consistency Optimization in
               Heterogeneous Federated Learning, 2024, eqs. 7, 11, 26-30.
     Changes:  + mu/C^2 |S - softmax(W W^T)|_F^2 with the soft-label matrix S; head without bias.
-    Defaults: mu = 0.1 (CIFAR-10), 10 (CIFAR-100); S by equation 7 over the round's participants.
+    Defaults: mu = 0.1 (CIFAR-10), 10 (CIFAR-100); S by equation 7 over the round's participants;
+              the linear form's reference is each round's received W.
     Differs:  the code starts S at the identity, averages it with all uploads of all past rounds
               (rule = code), divides mu by 10 every ninth round (decay), keeps the head's bias
-              (bias), and has no linear form. Unknown rows of S count nothing under rule = paper.
+              (bias), and has no linear form. The paper gives no number for the intervals at which
+              A_0 moves (refresh). Unknown rows of S count nothing under rule = paper.
     Uploads:  the model, a C x C matrix and C counts.
 
     Args:
@@ -38,11 +52,12 @@ def feddw(
       rule: how the server updates S, by equation 7 or as the released code.
       decay: divide mu by 10 in every ninth round.
       form: softmax of W W^T, or W W^T to first order around the received W, which is convex.
+      refresh: rounds after which the linear form's reference A_0 becomes the received W again.
       bias: keep the bias of the last layer.
     """
     not_negative("feddw", mu=mu)
     plain = fedavg()._replace(head=HeadSpec(bias=bias))
-    return dw(mu=mu, rule=rule, decay=decay, form=form)(plain)
+    return dw(mu=mu, rule=rule, decay=decay, form=form, refresh=refresh)(plain)
 
 
 @regulariser
@@ -52,6 +67,7 @@ def dw(
     rule: Literal["paper", "code"] = "paper",
     decay: bool = False,
     form: Literal["softmax", "linear"] = "softmax",
+    refresh: int = 1,
 ) -> Regulariser:
     """FedDW's term on any method that trains its class vectors: L + mu L_reg.
 
@@ -65,14 +81,19 @@ def dw(
         stays as it is.
       decay: divide mu by 10 in every ninth round.
       form: softmax of W W^T, or W W^T to first order around the received W.
+      refresh: rounds after which the linear form's reference A_0 becomes the received W again.
     """
     not_negative("dw", mu=mu)
+    above_zero(refresh=refresh)
+    if refresh != 1 and form != "linear":
+        raise UserError(f"dw: refresh={refresh} belongs to form='linear': give both, or neither")
 
     def consistency(c: Context) -> jax.Array:
         soft, vectors = c.shared["soft_labels"], terms.class_vectors(c)
         if form == "linear":
-            received = c.received.params["head"]["kernel"].T
-            relations = losses.linearised_gram(vectors, received)
+            received = c.received.params["head"]["kernel"]
+            point = received if refresh == 1 else expanded(c.shared["reference"], received)
+            relations = losses.linearised_gram(vectors, point.T)
         else:
             relations = losses.class_relations(vectors)
         value = losses.soft_label_consistency(soft.matrix, relations, seen=soft.seen)
@@ -85,14 +106,39 @@ def dw(
                 "dw moves the class vectors, and this method keeps them fixed: use a method that "
                 "trains a linear head, such as fedavg, fedprox, moon or scaffold"
             )
+        if refresh != 1 and "head" in method.personal:
+            raise UserError(
+                f"dw: refresh={refresh} needs one head for all, and this method's stay with the "
+                "clients: leave refresh out"
+            )
         known = any(part.name == "soft_labels" for part in method.parts)  # Fedistill+ has them
-        return add(
-            method,
-            Term("dw", consistency, weight=mu),
-            parts=() if known else (parts.soft_labels(rule),),
-        )
+        new = () if known else (parts.soft_labels(rule),)
+        new += () if refresh == 1 else (reference,)
+        return add(method, Term("dw", consistency, weight=mu), parts=new)
 
+    def expanded(last: Reference, received: jax.Array) -> jax.Array:
+        return jnp.where(last.rounds % refresh == 0, received, last.kernel)
+
+    def moved(last: Reference, uploads: Any, arrived: Arrived) -> Reference:
+        del uploads
+        received = arrived.sent.params["head"]["kernel"]
+        return Reference(expanded(last, received), last.rounds + 1)
+
+    reference = Part(
+        "reference",
+        lambda setup: Reference(
+            setup.weights.params["head"]["kernel"], rounds=jnp.zeros((), jnp.int32)
+        ),
+        reduce=moved,
+    )
     return apply
+
+
+class Reference(NamedTuple):
+    """The point A_0 around which FedDW's linear form expands, as the server keeps it."""
+
+    kernel: jax.Array
+    rounds: jax.Array  # so far
 
 
 @base

@@ -44,7 +44,7 @@ def init_head(key: Key[Array, ""], spec: HeadSpec, features: int, classes: int) 
     if spec.own:
         groups["own_head"] = groups["head"]
     if spec.learn_scale:
-        groups["scale"] = jnp.ones(())
+        groups["scale"] = jnp.full((), spec.scale, float)
     return groups
 
 
@@ -70,7 +70,7 @@ def apply_head(
     logits = projected @ kernel
     if "bias" in params["head"]:
         logits = logits + params["head"]["bias"]
-    return projected, logits * params.get("scale", 1.0)
+    return projected, logits * params.get("scale", spec.scale)
 
 
 def _linear(key, fan_in, fan_out):

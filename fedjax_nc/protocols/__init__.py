@@ -45,13 +45,31 @@ def resolve(protocol: str, dataset: str | DatasetSpec, spec: str) -> RunConfig:
     config, hyper = PROTOCOLS[name].make(record, first, regime)
     method = catalogue.completed(spec, hyper)
     finetune = config.evaluation.finetune and _has_finetuning(method)
-    return replace(
+    config = replace(
         config,
         data=replace(config.data, order="official") if record.release else config.data,
         method=method,
         dataset=record.name,
         protocol=full_name(name, regime),
         evaluation=replace(config.evaluation, finetune=finetune),
+    )
+    if not config.is_centralised:
+        return config
+    alone = replace(config.evaluation, personal=False, finetune=False)
+    return in_one_place(replace(config, evaluation=alone, local=replace(config.local, steps=0)))
+
+
+def in_one_place(config: RunConfig) -> RunConfig:
+    """Returns the configuration; that of centralised training has one client with all the data.
+
+    Whoever lets people change what `resolve` returns calls it again afterwards.
+    """
+    if not config.is_centralised:
+        return config
+    return replace(
+        config,
+        data=replace(config.data, partition="iid"),
+        federation=replace(config.federation, clients=1, participants=1),
     )
 
 

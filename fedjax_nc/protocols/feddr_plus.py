@@ -27,11 +27,12 @@ def feddr_plus(dataset: DatasetSpec, method: Piece, regime: str) -> Settings:
     Per-FedAvg's inner step has the learning rate and its outer one 0.1; Ditto's lambda is 0.75.
 
     Deviations: CIFAR is augmented by padded crop and flip as in the code, the paper writes
-    RandomResizedCrop, which ImageNet-100 gets, of pictures that were cropped once; Ditto's learning
-    rate decays and Per-FedAvg's inner step does not, in the code it is the other way round; that
-    code tests personal models in batches of 100 under `lda` too, and its FedProx and MOON make
-    only E x E steps there; personal accuracy of local training is after one more epoch, the code
-    keeps each client's best.
+    RandomResizedCrop, which ImageNet-100 gets, of pictures that were cropped once; FedRep, Ditto
+    and Per-FedAvg are those of their papers, the code's are FedBABU's (--hp.optimizer=one,
+    --hp.rule=fedbabu, --hp.batches=pairs); Ditto's learning rate decays and Per-FedAvg's inner step
+    does not, in the code it is the other way round; that code tests personal models in batches of
+    100 under `lda` too, and its FedProx and MOON make only E x E steps there; personal accuracy of
+    local training is after one more epoch, the code keeps each client's best.
     """
     photographs, hundred = dataset.kind == "photographs", dataset.classes >= 100
     name, lda = method.entry.name, regime == "lda"

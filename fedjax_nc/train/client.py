@@ -80,7 +80,14 @@ def make_view(task: Task, broadcast: Broadcast, row: Row) -> View:
         relative_size=row.relative_size,
     )
     start = task.method.start(_with_personal(broadcast.weights, row.state), row.state)
-    return View(start, broadcast.weights, shared=broadcast.shared, client=row.state, info=info)
+    return View(
+        start,
+        broadcast.weights,
+        shared=broadcast.shared,
+        client=row.state,
+        info=info,
+        optimizer=local.direction(settings),
+    )
 
 
 def train_client(

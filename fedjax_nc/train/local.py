@@ -5,7 +5,7 @@ steps, and under vmap jax freezes the finished ones. Nothing is differentiated t
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -92,7 +92,9 @@ def loop_counts(phase: Phase, local: config.Local, size: jax.Array) -> tuple[jax
     per_epoch = full if local.drop_last else -(-size // local.batch_size)
     epochs = phase.epochs(local.epochs) if callable(phase.epochs) else phase.epochs
     epochs = local.epochs if epochs is None else epochs
-    return jnp.asarray(epochs), jnp.where(size > 0, jnp.maximum(per_epoch, 1), 0)
+    per_epoch = jnp.maximum(per_epoch, 1)
+    per_epoch = per_epoch if phase.visits is None else phase.visits(per_epoch, epochs)
+    return jnp.asarray(epochs), jnp.where(size > 0, per_epoch, 0)
 
 
 def seen_in_epoch(phase: Phase, size: jax.Array) -> jax.Array:
@@ -149,6 +151,8 @@ def run_phase(
     batch_size, seen = local.batch_size, seen_in_epoch(phase, size)
     shuffles, steps = loop_counts(phase, local, size=size)
     shuffles = shuffles if phase.repeats is None else shuffles * phase.repeats(client.view)
+    again = phase._replace(visits=None) if phase.visits else None
+    batches = loop_counts(again, local, size=size)[1] if again else None
 
     def epoch(i, carry):
         key_order, key_epoch = jax.random.split(jax.random.fold_in(key, i))
@@ -157,11 +161,14 @@ def run_phase(
         def step(j, carry):
             trainable, stats, opt, sums = carry
             key_batch, key_step = jax.random.split(jax.random.fold_in(key_epoch, j))
+            j = j if batches is None else j % batches
             indices = lax.dynamic_slice(order, (j * batch_size,), (batch_size,))
             mask = j * batch_size + jnp.arange(batch_size) < seen
             batch = trainer.make_batch(client.pool, indices, mask, key_batch)
             (_, (stats, values)), grads = gradient(trainable, stats, batch, key_step)
             updates, opt = tx.update(grads, opt, trainable)
+            if phase.moves:
+                updates = _stepping(updates, phase.moves(i, local.epochs))
             trainable = jax.tree.map(lambda p, u: p - (lr * u).astype(p.dtype), trainable, updates)
             count = jnp.sum(mask)
             sums = {k: sums[k] + count * values[k] for k in values} | {
@@ -186,7 +193,7 @@ class Trained(NamedTuple):
     weights: Weights
     slots: dict[str, Weights]  # models of phases with a slot
     opts: tuple  # the optimiser's state of each phase
-    sums: dict[str, jax.Array]  # the last phase's: others have other objectives
+    sums: dict[str, jax.Array]  # the last phase's that trains: others have other objectives
     seen: Any  # what `watch` gave after each phase and each cycle, stacked
 
 
@@ -213,17 +220,22 @@ def run_phases(
             continue
         term_weights = hyper.term_weights[n] if hyper.term_weights else default_weights(phase)
         opt = None if opts is None or callable(phase.optimizer) else opts[n]
-        start = weights if slot is None else slots.get(slot, client.view.client[slot])
-        new, opt, sums = run_phase(
+        known = {**client.view.client, **slots}
+        if phase.start is not None:
+            start = phase.start(weights, tuple(new_opts), client.view)
+        else:
+            start = weights if slot is None else known[slot]
+        new, opt, last = run_phase(
             trainer,
             phase,
             term_weights=term_weights,
             lr=hyper.lr,
-            client=client,
+            client=client._replace(view=client.view._replace(client=known)),
             start=start,
             opt=opt,
             key=key,
         )
+        sums = sums if phase.epochs == 0 else last
         slots |= {slot: new} if slot else {}
         weights = weights if slot else new
         new_opts.append(opt)
@@ -293,6 +305,11 @@ def sum_over(
     start = tree.zeros(jax.eval_shape(one, 0)) if start is None else start
     steps = -(-row.size // batch_size)
     return lax.fori_loop(0, steps, lambda i, total: tree.add(total, one(i)), start)
+
+
+def _stepping(updates: Any, moves: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the updates of the groups that step, and zeros of the others."""
+    return {group: tree.scale(moves[group], update) for group, update in updates.items()}
 
 
 def _nothing(context: Context) -> jax.Array:
