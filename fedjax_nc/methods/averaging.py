@@ -55,7 +55,7 @@ def centralised() -> Method:
               is sent, if only to one client.
     Uploads:  the model.
     """
-    return fedavg()
+    return fedavg()._replace(finetune=())
 
 
 @base

@@ -25,7 +25,7 @@ PROTOCOLS: dict[str, Protocol] = {
 }
 
 # methods that leave no model to fine-tune, with the hyperparameters by which they do
-_WITHOUT_FINETUNING = {"local": {}, "fedproto": {"average": False}}
+_WITHOUT_FINETUNING = {"local": {}, "centralised": {}, "fedproto": {"average": False}}
 
 
 def resolve(protocol: str, dataset: str | DatasetSpec, spec: str) -> RunConfig:
@@ -55,7 +55,7 @@ def resolve(protocol: str, dataset: str | DatasetSpec, spec: str) -> RunConfig:
     )
     if not config.is_centralised:
         return config
-    alone = replace(config.evaluation, personal=False, finetune=False)
+    alone = replace(config.evaluation, personal=False)
     return in_one_place(replace(config, evaluation=alone, local=replace(config.local, steps=0)))
 
 
