@@ -91,10 +91,10 @@ def test_factories_name_their_methods(entry):
     more = {k: v + 1 for k, v in entry.hyper.items() if type(v) is int}
     for hyper in ({}, with_it | more):
         method = factory(**hyper)
-        method = method(methods.fedprox()) if entry.kind == "regulariser" else method
+        method = method(methods.scaffold()) if entry.kind == "regulariser" else method
         words = ", ".join(f"{k}={v!r}" for k, v in hyper.items())
         spec = f"{entry.name}({words})" if words else entry.name
-        assert method.name == ("fedprox | " if entry.kind == "regulariser" else "") + spec
+        assert method.name == ("scaffold | " if entry.kind == "regulariser" else "") + spec
         assert method.name == registry.build(method.name).name
 
 
