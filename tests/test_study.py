@@ -107,14 +107,14 @@ def test_tracking_is_the_same_beside_other_seeds_and_from_the_host(tmp_path):
         "--method=scaffold",
         *COMMAND[1:],
         "--data.seed=-1",
-        "--track=collapse,alignment",
+        "--track=collapse,alignment,consistency",
         "--track_every=2",
     ]
     both = train(tmp_path / "both", [*command, "--seeds", "0", "1", "--seeds_parallel"])
     host = ["--execution.pool_mb=0", "--execution.client_state_mb=0"]
     alone = train(tmp_path / "alone", [*command, "--seed=1", *host])
     for row, other in zip(rows_of(both.parent / "seed1"), rows_of(alone), strict=True):
-        for name in ("collapse", "alignment"):
+        for name in ("collapse", "alignment", "consistency"):
             assert row.get(name) == (other.get(name) and pytest.approx(other[name], rel=1e-3))
 
 
