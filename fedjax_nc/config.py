@@ -116,6 +116,8 @@ class Evaluation:
     """After the last round: train each client once more and test it on its own test set."""
     finetune: bool = True
     """After the last round: the method's own fine-tuning, tested likewise."""
+    stop_at: float | None = None
+    """End at the first tested round with this global accuracy, as a share: 0.6 is 60 per cent."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,7 @@ def _filled(kind: Any, content: dict[str, Any]) -> Any:
 # saves, where examples are kept.
 _FREE = {"data": ("dir", "partition_order"), "execution": ("checkpoint_every", "pool_mb")}
 # Settings that came later, with the value that an older configuration without them means.
-_LATER = {"data": {"order": "stored"}}
+_LATER = {"data": {"order": "stored"}, "evaluation": {"stop_at": None}}
 
 
 def identity(content: dict[str, Any]) -> dict[str, Any]:
@@ -331,6 +333,10 @@ def validate(config: RunConfig) -> None:
         raise UserError(f"--local.momentum={lo.momentum}: give a number from 0 to below 1")
     if not 0 < d.test_fraction < 1:
         raise UserError(f"--data.test_fraction={d.test_fraction}: give a share between 0 and 1")
+    if e.stop_at is not None and not 0 < e.stop_at < 1:
+        raise UserError(
+            f"--evaluation.stop_at={e.stop_at:g}: give a share between 0 and 1, as 0.6 for 60 per cent"
+        )
     if f.participants > f.clients:
         raise UserError(
             f"--federation.participants={f.participants} is more than --federation.clients="

@@ -20,12 +20,13 @@ class Metric(NamedTuple):
     whose: str = ""  # the scored models: global, client, personal, finetuned or calibrated
     of: Callable[[Any], float] | None = None  # from a score; None where the run knows it otherwise
     percent: bool = True  # shown times 100
+    digits: int = 2  # behind the point
 
     def show(self, value: float | None) -> str:
         """Returns the text of a table's cell."""
         if value is None:
             return "-"
-        return f"{100 * value:.2f}" if self.percent else f"{value:.2f}"
+        return f"{100 * value if self.percent else value:.{self.digits}f}"
 
 
 def accuracy(score: Any) -> float:
@@ -79,6 +80,7 @@ METRICS = (
     *_over_clients("personal", "personal"),
     *_over_clients("finetuned", "fine-tuned"),
     Metric("calibrated_accuracy", "calibrated", whose="calibrated", of=accuracy),
+    Metric("rounds_to_target", "to target", percent=False, digits=0),
     Metric("seconds_per_round", "s/round", percent=False),
     Metric("compile_seconds", "compile", percent=False),
 )
