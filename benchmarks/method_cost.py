@@ -246,7 +246,7 @@ def main(argv: list[str]) -> int:
         return 2
     found = {"batch_size": flags.batch_size, "epochs": EPOCHS}
     found |= {"terms" if flags.terms else "rows": rows}
-    out = flags.out or RESULTS.with_stem("terms" if flags.terms else RESULTS.stem)
+    out = flags.out or str(RESULTS.with_stem("terms") if flags.terms else RESULTS)
     machine.write(out, "method_cost", argv=argv, found=found)
     (show_terms if flags.terms else show)(rows)
     return 0

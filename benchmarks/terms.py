@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from progress import Progressing
 
+from fedjax_nc import tree
 from fedjax_nc.host.assemble import Job, first_state
 from fedjax_nc.methods.base import Context, Phase, Term
 from fedjax_nc.train import local, seeds
 from fedjax_nc.train.client import make_broadcast, make_rows, make_view
 from fedjax_nc.train.schedule import make_hyper
 from fedjax_nc.types import Pool
-from fedjax_nc import tree
 
 NETWORK, WHOLE = "network", "all together"
 

@@ -335,7 +335,8 @@ def validate(config: RunConfig) -> None:
         raise UserError(f"--data.test_fraction={d.test_fraction}: give a share between 0 and 1")
     if e.stop_at is not None and not 0 < e.stop_at < 1:
         raise UserError(
-            f"--evaluation.stop_at={e.stop_at:g}: give a share between 0 and 1, as 0.6 for 60 per cent"
+            f"--evaluation.stop_at={e.stop_at:g}: give a share between 0 and 1, "
+            "as 0.6 for 60 per cent"
         )
     if f.participants > f.clients:
         raise UserError(

@@ -74,7 +74,7 @@ class Result:
         """The summary: numbers are means over seeds, `seeds` tells which."""
         found: dict[str, Any] = {}
         for name in self.summaries[0]:
-            values = [summary.get(name) for summary in self.summaries]
+            values: list[Any] = [summary.get(name) for summary in self.summaries]
             alike = all(value == values[0] for value in values)
             if any(value is None for value in values):  # such as a target that a seed missed
                 found[name] = None

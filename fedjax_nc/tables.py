@@ -35,8 +35,8 @@ def compare(rows: Sequence[Row]) -> Table:
     shown = [metric for metric in columns(found) if metric.percent]
     header = ["method", *(m.label for m in shown), "lr", "s/round", "kB up", "kB down"]
     body = [_cells(row, shown) for row in rows]
-    targets = {summary.get("stop_at") for summary in found}
-    if None not in targets:
+    aimed = all(summary.get("stop_at") for summary in found)
+    if aimed:
         header += ["rounds to target", "speed-up"]
         body = [cells + _to_target(row, rows[0]) for cells, row in zip(body, rows, strict=True)]
     seeds = [str(summary["seed"]) for summary in rows[0].summaries]
@@ -45,8 +45,9 @@ def compare(rows: Sequence[Row]) -> Table:
         f"Accuracies in per cent, {spread}; worst: mean of the worst tenth of clients. lr: the "
         "first round's learning rate. Kilobytes per client and round."
     )
-    if None not in targets:
-        words = " or ".join(f"{100 * target:g}" for target in sorted(targets))
+    if aimed:
+        targets = sorted({summary["stop_at"] for summary in found})
+        words = " or ".join(f"{100 * target:g}" for target in targets)
         note += (
             f" Target: {words} per cent, the mean over seeds of the first tested round; + counts "
             "seeds that did not reach it by all their rounds. Speed-up: beside the first method."

@@ -6,8 +6,8 @@ import pytest
 from runs import rows_of, steps_of
 
 import fedjax_nc as fnc
-from fedjax_nc import config
-from fedjax_nc.host import assemble, records, session, track
+from fedjax_nc import config, metrics
+from fedjax_nc.host import records, session, track
 from fedjax_nc.host.passes import Cost
 from fedjax_nc.host.reporting import Quiet
 from fedjax_nc.io import rundir
@@ -29,14 +29,14 @@ def whole():
 
 
 def curves(result):
-    return [records.curve(rows) for rows in result.rows]
+    return [metrics.curve(rows) for rows in result.rows]
 
 
 def test_cost_until_a_target():
     curve = [(2, 0.3), (4, 0.6), (6, 0.5), (8, 0.7)]
-    assert records.to_target(curve, 0.6, per_round={"x": 3}) == {"round": 4, "x": 12}
-    assert records.to_target(curve, 0.61, per_round={"x": 3}) == {"round": 8, "x": 24}
-    assert records.to_target(curve, 0.8, per_round={"x": 3}) == {"round": None, "x": None}
+    assert metrics.to_target(curve, 0.6, per_round={"x": 3}) == {"round": 4, "x": 12}
+    assert metrics.to_target(curve, 0.61, per_round={"x": 3}) == {"round": 8, "x": 24}
+    assert metrics.to_target(curve, 0.8, per_round={"x": 3}) == {"round": None, "x": None}
 
 
 def test_summary_of_a_run_with_a_target():
@@ -79,7 +79,11 @@ def test_stops_where_the_target_is_reached_and_stays_finished(whole, tmp_path):
     summary, (first, *_) = result.summary, expected
     assert summary["rounds"] == summary["rounds_to_target"] == len(result.rows[0]) == first
     assert curves(result)[0] == curves(whole)[0][:first]
-    assert summary["bytes_up_to_target"] == summary["bytes_up"] == whole.summary["bytes_up"] * first / 6
+    assert (
+        summary["bytes_up_to_target"]
+        == summary["bytes_up"]
+        == whole.summary["bytes_up"] * first / 6
+    )
     assert summary["final_accuracy"] >= target
     directory = result.directory
     assert directory is not None and steps_of(directory)[-1] == first
@@ -105,16 +109,16 @@ def test_seeds_side_by_side_stop_together_and_count_apart(whole):
 
 
 def test_a_missed_target_is_told_in_one_line(whole):
-    class Told(Quiet):
-        notes: list[str] = []
+    notes = []
 
+    class Told(Quiet):
         def note(self, message):
-            self.notes.append(message)
+            notes.append(message)
 
     cfg = config.changed(whole.config, "evaluation", values={"stop_at": 0.9999})
     request = session.Request((cfg,), out=None)
     (outcome,) = session.run_seeds(request, Told())
-    (line,) = Told.notes
+    (line,) = notes
     assert line.startswith("seed 0: accuracy 0.9999 (--evaluation.stop_at) was not reached in 6")
     assert outcome.summary["rounds_to_target"] is None
     assert len(outcome.rows) == 6
@@ -127,9 +131,12 @@ def test_seeds_of_different_length_share_their_first_rounds(whole):
     assert shorter.curves["global_accuracy"].shape == (2, 4)
 
 
-def test_tracked_clients_and_examples_are_chosen(whole):
+def test_tracked_clients_and_examples_are_chosen(whole, monkeypatch):
     job = whole.outcomes[0].job
     assert list(track.spread(job, 2)) == [0, 3] and list(track.spread(job, 9)) == [0, 1, 2, 3]
-    assert assemble.Job is type(job)
+    asked = []
+    monkeypatch.setattr(track.examples, "choose", lambda job, count: asked.append(count))
+    track.make_track(job, track.Track(("spectrum",), examples=20))
+    assert asked == [20]
     with pytest.raises(fnc.UserError, match="track_clients=2 has no effect without track"):
         fnc.run("fedavg", track_clients=2)

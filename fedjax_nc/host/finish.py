@@ -38,7 +38,8 @@ def finish(
         if target is not None and summary["rounds_to_target"] is None:
             reporter.note(
                 f"seed {seed.config.seed}: accuracy {target:g} (--evaluation.stop_at) was not "
-                f"reached in {summary['rounds']} rounds, the best was {summary['best_accuracy']:.4f}"
+                f"reached in {summary['rounds']} rounds, the best was "
+                f"{summary['best_accuracy']:.4f}"
             )
         summaries.append(summary | personal[i] | calibrated[i])
         if seed.directory is not None:

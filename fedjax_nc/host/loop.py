@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_nc import metrics
 from fedjax_nc.config import RunConfig
 from fedjax_nc.host import records as rows_of
 from fedjax_nc.host.assemble import Job, clients_on_host
@@ -160,7 +161,7 @@ def _reached(seeds: list[Seed]) -> bool:
     """Returns whether every seed has reached its target accuracy in some tested round."""
     targets = [seed.config.evaluation.stop_at for seed in seeds]
     return all(
-        target is not None and rows_of.to_target(rows_of.curve(seed.rows), target, per_round={})["round"]
+        target is not None and metrics.to_target(metrics.curve(seed.rows), target)["round"]
         for seed, target in zip(seeds, targets, strict=True)
     )
 

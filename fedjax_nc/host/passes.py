@@ -62,9 +62,7 @@ def cost(task: Task, pool: Pool) -> Cost:
 
 def _steps(phase: Phase, settings: Any) -> float:
     """Returns the steps of a phase for a client of many batches."""
-    shuffles, each = local.loop_counts(
-        phase, settings, size=jnp.asarray(100 * settings.batch_size)
-    )
+    shuffles, each = local.loop_counts(phase, settings, size=jnp.asarray(100 * settings.batch_size))
     return float(shuffles * each)
 
 
@@ -124,12 +122,14 @@ def _count(task: Task, phase: Phase, pool: Pool) -> tuple[float, bool]:
         tx, _ = local.of_phase(trainer.local, phase, lr=hyper.lr, view=view)
         return value[0], tx.update(grads, tx.init(trainable), trainable)[0]
 
-    weights, *parts = tree.zeros(jax.eval_shape(lambda key: build(task, key), jax.random.key(0)))
-    reads = flops.used(step, weights, weights, *parts, jax.random.key(0))[1][1]
+    weights, shared, own = tree.zeros(
+        jax.eval_shape(lambda key: build(task, key), jax.random.key(0))
+    )
+    reads = flops.used(step, weights, weights, shared, own, jax.random.key(0))[1][1]
 
     @jax.jit
     def several(keys):
-        return lax.map(lambda key: step(weights, weights, *parts, key)[0], keys)
+        return lax.map(lambda key: step(weights, weights, shared, own, key)[0], keys)
 
     def draw(number: int) -> None:
         tally.clear()
@@ -156,12 +156,10 @@ def _pretending(model: Model, tally: Counter[Any], *, works: dict[Any, Any]) -> 
     def run(name: Any, fn: Callable[..., Any], charged: Callable[..., Any], params, *args) -> Any:
         name = (*name, args[0].shape)
         if name not in known:
-            inputs = jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (params, *args)
-            )
+            inputs = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (params, *args))
             out = known[name] = jax.eval_shape(fn, *inputs)
             works[name] = lambda: flops.count(charged, *inputs) // 2 + _averaged(out)
-        read = sum(jnp.ravel(leaf)[0] for leaf in jax.tree.leaves(params))
+        read = jnp.sum(jnp.stack([jnp.ravel(leaf)[0] for leaf in jax.tree.leaves(params)]))
         jax.debug.callback(lambda _: tally.update([name]), read)
         return jax.tree.map(
             lambda s: jnp.zeros(s.shape, s.dtype) + (0 * read).astype(s.dtype), known[name]

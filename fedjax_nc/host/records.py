@@ -1,7 +1,7 @@
 """From a run's numbers to its records: a row per round, a summary at the end."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_nc.config import RunConfig
 from fedjax_nc.errors import UserError
 from fedjax_nc.host.passes import Cost
-from fedjax_nc.metrics import measure
+from fedjax_nc.metrics import curve, measure, to_target
 from fedjax_nc.train.evaluate import Score
 from fedjax_nc.train.round import RoundMetrics
 
@@ -51,26 +51,6 @@ def over_time(whose: str, scores: Score) -> dict[str, Any]:
     ]
     curve = {f"{whose}_curve": [step[f"{whose}_accuracy"] for step in steps]}
     return steps[-1] | (curve if len(steps) > 1 else {})
-
-
-def curve(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
-    """Returns the tested rounds with the accuracy of the global model."""
-    return [(row["round"], row["global_accuracy"]) for row in rows if "global_accuracy" in row]
-
-
-def to_target(
-    curve: Sequence[tuple[int, float]], target: float, *, per_round: Mapping[str, float]
-) -> dict[str, Any]:
-    """Returns the first tested round that reaches an accuracy, and what all rounds until then cost.
-
-    Args:
-      curve: tested rounds and their accuracies.
-      target: the accuracy, as a share.
-      per_round: what a round costs, by name; each is None where the target is not reached.
-    """
-    first = next((number for number, accuracy in curve if accuracy >= target), None)
-    costs = {name: None if first is None else first * each for name, each in per_round.items()}
-    return {"round": first} | costs
 
 
 def summarise(

@@ -13,6 +13,7 @@ from fedjax_nc.host import examples
 from fedjax_nc.host.assemble import Job
 from fedjax_nc.types import Hyper, State
 
+
 class Track(NamedTuple):
     """What is recorded, and every how many rounds."""
 

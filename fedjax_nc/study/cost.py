@@ -1,8 +1,7 @@
 """The study of cost: parameters, operations, traffic, and how soon an accuracy was reached."""
 
-from fedjax_nc import tree
+from fedjax_nc import metrics, tree
 from fedjax_nc.figures import cost as figures
-from fedjax_nc.host import passes, records
 from fedjax_nc.study.base import Results, Rows, Runs, Study
 from fedjax_nc.study.subject import Subject
 from fedjax_nc.train.traffic import traffic
@@ -12,7 +11,7 @@ SHARES = (0.5, 0.75, 0.9)  # of the best accuracy: the targets where none are gi
 
 def compute(run: Subject) -> Results:
     """Computes the rows of FedAlign's tables 5 and 8, and of FedBlade's 2 and 10 to 17."""
-    job, cost = run.job, passes.cost_of(run.job)
+    job, cost = run.job, run.cost
     up, down = traffic(job.task, job.data.pool)
     results = {
         "parameters": tree.num_elements(run.state.weights.params),
@@ -22,7 +21,7 @@ def compute(run: Subject) -> Results:
         "bytes_up": up,
         "bytes_down": down,
         "participants": job.config.federation.participants,
-        "curve": records.curve(run.rows),
+        "curve": metrics.curve(run.rows),
         "flops_per_round": run.round_flops,
     }
     return results | {"targets": _reached(results, run.options.targets or _shares([results]))}
@@ -48,7 +47,10 @@ def _reached(results: Results, targets: tuple[float, ...]) -> list[Results]:
     up, down = (results[f"bytes_{way}"] * results["participants"] for way in ("up", "down"))
     mflops = results.get("forward_mflops", results["mflops"])  # an earlier analysis has one number
     per_round = {"bytes": up + down, "bytes_up": up, "bytes_down": down, "mflops": mflops}
-    return [{"accuracy": t} | records.to_target(results["curve"], t, per_round=per_round) for t in targets]
+    return [
+        {"accuracy": t} | metrics.to_target(results["curve"], t, per_round=per_round)
+        for t in targets
+    ]
 
 
 def rows(runs: Runs) -> Rows:

@@ -13,7 +13,6 @@ from fedjax_nc.train.local import Task
 from fedjax_nc.train.round import build, upload_of
 from fedjax_nc.types import ClientInfo, Pool, Table
 
-
 MODEL, AGAIN = "model", "model, second time"  # among the names of parts
 
 
