@@ -2,6 +2,7 @@
 
 python benchmarks/method_cost.py                                  # every method with a target
 python benchmarks/method_cost.py --model=resnet8 --methods feddr_plus moon "fedavg | kd"
+python benchmarks/method_cost.py --terms --methods fedblade       # ms of each term of the objective
 
 One client on one device with one thread, as clients run by default on a CPU. A step is the local
 loop alone; a round adds what follows it, such as FedDW's pass over the client's data.
@@ -20,6 +21,7 @@ import jax.numpy as jnp
 import machine
 import numpy as np
 import ours
+import terms
 import workload
 from flax import linen as nn
 from progress import Progressing
@@ -203,6 +205,23 @@ def show(rows: list[dict[str, Any]]) -> None:
     console.print("targets not met:", ", ".join(missed) or "none")
 
 
+def measure_terms(flags: argparse.Namespace) -> list[dict[str, Any]]:
+    """A row per term of every method, in each of its phases."""
+    cases = [(m, MODEL.get(m) or flags.model) for m in flags.methods]
+    jobs = {case: make_job(*case, batch_size=flags.batch_size, batches=1) for case in cases}
+    return terms.measure(jobs, flags.repeats)
+
+
+def show_terms(rows: list[dict[str, Any]]) -> None:
+    """Print milliseconds of forward and backward pass per batch, a line per term."""
+    table = Table(box=box.SIMPLE_HEAD, padding=0)
+    for name in ("method", "model", "phase", "term", "ms per\nbatch"):
+        table.add_column(name, justify="right" if name.startswith("ms") else "left")
+    for r in rows:
+        table.add_row(r["method"], r["model"], str(r["phase"]), r["term"], f"{r['ms']:.4f}")
+    Console(highlight=False).print(table)
+
+
 def main(argv: list[str]) -> int:
     """Parse, run, write, print."""
     parser = argparse.ArgumentParser(description="Time methods against FedAvg on random images.")
@@ -211,7 +230,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--batch_size", type=int, default=64, help="images per step")
     parser.add_argument("--batches", type=int, default=4, help="of a client: an epoch's steps")
     parser.add_argument("--repeats", type=int, default=9, help="turns that count")
-    parser.add_argument("--out", default=str(RESULTS), help=f"results file (default: {RESULTS})")
+    parser.add_argument("--terms", action="store_true", help="time each term of the objective")
+    parser.add_argument("--out", default="", help=f"results file (default: {RESULTS})")
     flags = parser.parse_args(argv)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.setdefault("NPROC", "1")  # as `start_jax` does when every core has a device
@@ -220,13 +240,15 @@ def main(argv: list[str]) -> int:
         if min(flags.repeats, flags.batches, flags.batch_size) < 1:
             raise UserError("--repeats, --batches and --batch_size: give numbers above zero")
         devices.start(1)
-        rows = measure(flags)
+        rows = measure_terms(flags) if flags.terms else measure(flags)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    found = {"batch_size": flags.batch_size, "epochs": EPOCHS, "rows": rows}
-    machine.write(flags.out, "method_cost", argv=argv, found=found)
-    show(rows)
+    found = {"batch_size": flags.batch_size, "epochs": EPOCHS}
+    found |= {"terms" if flags.terms else "rows": rows}
+    out = flags.out or str(RESULTS.with_stem("terms") if flags.terms else RESULTS)
+    machine.write(out, "method_cost", argv=argv, found=found)
+    (show_terms if flags.terms else show)(rows)
     return 0
 
 

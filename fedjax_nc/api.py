@@ -52,6 +52,8 @@ def run(
     strict: bool = False,
     track: Sequence[str] = (),
     track_every: int = 10,
+    track_clients: int = 5,
+    track_examples: int = 1000,
     plugin: str | Sequence[str] = (),
     progress: bool = True,
 ) -> Result:
@@ -84,6 +86,8 @@ def run(
       track: analyses to record while training, of collapse, spectrum, alignment and
         consistency.
       track_every: rounds between two of these records.
+      track_clients: clients whose local models `alignment` looks at.
+      track_examples: test examples that are looked at.
       plugin: files or modules that add methods, models or datasets.
       progress: show a progress bar.
 
@@ -107,6 +111,16 @@ def run(
     for name in track:
         if name not in TRACKED:
             raise unknown("name in track", name, allowed=TRACKED)
+    looked = {
+        "track_every": track_every,
+        "track_clients": track_clients,
+        "track_examples": track_examples,
+    }
+    for name, value in looked.items():
+        if value < 1:
+            raise UserError(f"{name}={value}: give a number above zero")
+        if not track and value != getattr(Track(), name.removeprefix("track_")):
+            raise UserError(f"{name}={value} has no effect without track: say what to record")
     request = session.Request(
         _per_seed(cfg, seeds, parallel=seeds_parallel),
         given=given,
@@ -114,7 +128,7 @@ def run(
         seeds_parallel=seeds_parallel,
         overwrite=overwrite,
         strict=strict,
-        track=Track(tuple(track), track_every),
+        track=Track(tuple(track), track_every, clients=track_clients, examples=track_examples),
         command=("fedjax_nc.run",),
         plugins=tuple(plugins.record()),
     )

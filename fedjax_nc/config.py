@@ -120,6 +120,8 @@ class Evaluation:
     """Test these personal models on the official test set too, as FedDW's tables I and II."""
     finetune: bool = True
     """After the last round: the method's own fine-tuning, tested likewise."""
+    stop_at: float | None = None
+    """End at the first tested round with this global accuracy, as a share: 0.6 is 60 per cent."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,7 @@ _FREE = {"data": ("dir", "partition_order"), "execution": ("checkpoint_every", "
 _LATER = {
     "data": {"order": "stored"},
     "federation": {"mapping": []},
-    "evaluation": {"personal_global": False},
+    "evaluation": {"personal_global": False, "stop_at": None},
 }
 
 
@@ -346,6 +348,11 @@ def validate(config: RunConfig) -> None:
         raise UserError(f"--local.momentum={lo.momentum}: give a number from 0 to below 1")
     if not 0 < d.test_fraction < 1:
         raise UserError(f"--data.test_fraction={d.test_fraction}: give a share between 0 and 1")
+    if e.stop_at is not None and not 0 < e.stop_at < 1:
+        raise UserError(
+            f"--evaluation.stop_at={e.stop_at:g}: give a share between 0 and 1, "
+            "as 0.6 for 60 per cent"
+        )
     if f.participants > f.clients:
         raise UserError(
             f"--federation.participants={f.participants} is more than --federation.clients="

@@ -16,9 +16,18 @@ from jax.interpreters import partial_eval
 
 def count(fn: Callable[..., Any], *args: Any) -> int:
     """Counts the operations of products and convolutions in fn(*args), two for a multiply-add."""
+    return _count(used(fn, *args)[0])
+
+
+def used(fn: Callable[..., Any], *args: Any) -> tuple[core.Jaxpr, Any]:
+    """Returns what fn(*args) computes without what its result ignores, and what of args it reads.
+
+    The second is shaped like the arguments, with a bool in place of each array.
+    """
     closed: Any = jax.make_jaxpr(fn)(*args)
-    used, _ = partial_eval.dce_jaxpr(getattr(closed, "jaxpr", closed), True)  # one since jax 0.12
-    return _count(used)
+    plain = getattr(closed, "jaxpr", closed)  # one since jax 0.12
+    jaxpr, reads = partial_eval.dce_jaxpr(plain, True)
+    return jaxpr, jax.tree.unflatten(jax.tree.structure(args), reads)
 
 
 def _count(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> int:

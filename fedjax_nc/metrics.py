@@ -5,7 +5,7 @@ Standard library only at import, so that commands can name columns before jax st
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 
@@ -21,12 +21,13 @@ class Metric(NamedTuple):
     whose: str = ""  # the scored models, and where they are tested
     of: Callable[[Any], Any] | None = None  # from a score; None where the run knows it otherwise
     percent: bool = True  # shown times 100
+    digits: int = 2  # behind the point
 
     def show(self, value: float | None) -> str:
         """Returns the text of a table's cell."""
         if value is None:
             return "-"
-        return f"{100 * value:.2f}" if self.percent else f"{value:.2f}"
+        return f"{100 * value if self.percent else value:.{self.digits}f}"
 
 
 def accuracy(score: Any) -> float:
@@ -137,6 +138,7 @@ METRICS = (
     *_over_classes("finetuned"),
     Metric("calibrated_accuracy", "calibrated", whose="calibrated", of=accuracy),
     *_over_clients("calibrated_personal", ""),
+    Metric("rounds_to_target", "to target", percent=False, digits=0),
     Metric("seconds_per_round", "s/round", percent=False),
     Metric("compile_seconds", "compile", percent=False),
 )
@@ -152,3 +154,28 @@ def columns(summaries: Iterable[Mapping[str, Any]]) -> list[Metric]:
     """Returns the metrics a table of these summaries shows: those that some run has."""
     summaries = list(summaries)
     return [m for m in METRICS if m.label and any(s.get(m.name) is not None for s in summaries)]
+
+
+def curve(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
+    """Returns the tested rounds with the accuracy of the global model."""
+    return [(row["round"], row["global_accuracy"]) for row in rows if "global_accuracy" in row]
+
+
+def to_target(
+    curve: Sequence[tuple[int, float]],
+    target: float,
+    *,
+    per_round: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
+    """Returns the first tested round that reaches an accuracy, and what all rounds until then cost.
+
+    Args:
+      curve: tested rounds and their accuracies.
+      target: the accuracy, as a share.
+      per_round: what a round costs, by name; each is None where the target is not reached.
+    """
+    first = next((number for number, accuracy in curve if accuracy >= target), None)
+    costs = {
+        name: None if first is None else first * each for name, each in (per_round or {}).items()
+    }
+    return {"round": first} | costs

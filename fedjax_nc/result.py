@@ -48,7 +48,7 @@ class Result:
 
     @cached_property
     def rounds(self) -> np.ndarray:
-        """The tested rounds, counted from 1."""
+        """The tested rounds, counted from 1, up to where the first seed ends."""
         return np.array([row["round"] for row in self._tested[0]])
 
     @cached_property
@@ -75,11 +75,16 @@ class Result:
         """The summary: numbers are means over seeds, `seeds` tells which."""
         found: dict[str, Any] = {}
         for name in self.summaries[0]:
-            values = [summary.get(name) for summary in self.summaries]
-            numbers = [value for value in values if isinstance(value, float)]
-            found[name] = values[0] if len(numbers) < len(values) else float(np.mean(numbers))
-            if all(isinstance(value, list) for value in values):
+            values: list[Any] = [summary.get(name) for summary in self.summaries]
+            alike = all(value == values[0] for value in values)
+            if any(value is None for value in values):  # such as a target that a seed missed
+                found[name] = None
+            elif all(isinstance(value, list) for value in values):
                 found[name] = average(values)
+            elif isinstance(values[0], float) or (isinstance(values[0], int) and not alike):
+                found[name] = float(np.mean(values))
+            else:
+                found[name] = values[0]
         found.pop("seed")
         return found | {"seeds": list(self.seeds)}
 
@@ -142,7 +147,11 @@ class Result:
 
     @cached_property
     def _tested(self) -> list[list[dict[str, Any]]]:
-        return [[row for row in rows if "global_accuracy" in row] for rows in self.rows]
+        last = min(rows[-1]["round"] for rows in self.rows)
+        return [
+            [row for row in rows if "global_accuracy" in row and row["round"] <= last]
+            for rows in self.rows
+        ]
 
 
 def table(*results: Result, form: str = "markdown", columns: Sequence[str] = ()) -> str:

@@ -38,12 +38,23 @@ def compare(rows: Sequence[Row], names: Sequence[str] = ()) -> Table:
     shown = named(names) if names else [metric for metric in columns(found) if metric.percent]
     header = ["method", *(m.label or m.name for m in shown), "lr", "s/round", "kB up", "kB down"]
     body = [_cells(row, shown) for row in rows]
+    aimed = all(summary.get("stop_at") for summary in found)
+    if aimed:
+        header += ["rounds to target", "speed-up"]
+        body = [cells + _to_target(row, rows[0]) for cells, row in zip(body, rows, strict=True)]
     seeds = [str(summary["seed"]) for summary in rows[0].summaries]
     spread = f"mean ± {SPREAD} {', '.join(seeds)}" if len(seeds) > 1 else f"seed {seeds[0]}"
     note = (
         f"Accuracies in per cent, {spread}; worst: mean of the worst tenth of clients. lr: the "
         "first round's learning rate. Kilobytes per client and round."
     )
+    if aimed:
+        targets = sorted({summary["stop_at"] for summary in found})
+        words = " or ".join(f"{100 * target:g}" for target in targets)
+        note += (
+            f" Target: {words} per cent, the mean over seeds of the first tested round; + counts "
+            "seeds that did not reach it by all their rounds. Speed-up: beside the first method."
+        )
     return Table(header, body, note=note)
 
 
@@ -66,6 +77,21 @@ def _cells(row: Row, shown: Sequence[Metric]) -> list[str]:
     cells += [f"{row.config.local.lr:g}", seconds_in_words(times)]
     cells += [f"{row.summaries[0][f'bytes_{way}_per_client'] / 1e3:.0f}" for way in ("up", "down")]
     return cells
+
+
+def _to_target(row: Row, first: Row) -> list[str]:
+    """Returns the mean rounds to the target, and how many times fewer than the first method's."""
+    missed, rounds = _rounds_to_target(row)
+    never, base = _rounds_to_target(first)
+    ratio = "-" if never else f"{'<' * missed}{base / rounds:.1f}x"
+    return [f"{rounds:.0f}{'+' * missed}", ratio]
+
+
+def _rounds_to_target(row: Row) -> tuple[bool, float]:
+    """Returns whether a seed missed the target, and the mean rounds, which are then a bound."""
+    found = [summary["rounds_to_target"] for summary in row.summaries]
+    rounds = [row.config.rounds if n is None else n for n in found]
+    return None in found, statistics.fmean(rounds)
 
 
 def render(table: Table, form: str = "markdown") -> str:

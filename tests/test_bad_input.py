@@ -346,3 +346,11 @@ def test_tracking(refused):
     assert "name each once" in refused("--track=collapse,collapse")
     said = refused("--track=collapse", "--track_every=0")
     assert "--track_every=0: give a number above zero" in said
+    said = refused("--track=collapse", "--track_examples=0")
+    assert "--track_examples=0: give a number above zero" in said
+
+
+@pytest.mark.parametrize("given", ["60", "1", "0", "-0.5"])
+def test_a_target_is_a_share(refused, given):
+    said = refused(f"--evaluation.stop_at={given}")
+    assert said.startswith(f"--evaluation.stop_at={given}: give a share between 0 and 1, as 0.6")

@@ -311,6 +311,9 @@ def test_dry_run_says_how_much_work_it_is(capsys, monkeypatch, tmp_path):
     # forward and weight gradients of all layers, input gradients of all but the first
     step = 2 * 50 * (3 * (64 * 200 + 200 * 128 + 128 * 10) - 64 * 200)
     assert facts["FLOPs per round"].startswith(f"{60 * step / 1e9:.2f} G ({step / 1e6:.1f} M")
+    assert facts["forward MFLOPs"].startswith("0.03968 per example")  # 64 x 200 + 200 x 128 + ...
+    assert facts["stored parameters"].startswith("40,018 of a client")
+    assert "of which model" not in facts  # there is nothing else
     assert re.match(r"about \d+ MB", facts["peak memory"])
     assert re.fullmatch(
         r"about \S+ (ms|s|min|h|days) on this machine, without tests "

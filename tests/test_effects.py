@@ -84,7 +84,8 @@ def test_what_a_protocol_sets_is_never_refused(protocol):
         ["--evaluation.personal_global"],
         ["--execution.chunk=2"],  # only jax knows whether `auto` makes chunks
         ["--model=cnn", "--execution.conv=native"],
-        ["--track=collapse", "--track_every=3"],
+        ["--track=collapse", "--track_every=3", "--track_examples=9"],
+        ["--track=collapse,alignment", "--track_clients=2"],
     ],
 )
 def test_flag_with_effect_is_taken(argv):
@@ -102,6 +103,12 @@ def test_chunk_is_refused_once_the_backend_is_known(refused):
     [
         (["--seeds", "3", "1", "--seed=7"], "--seed has no effect with --seeds"),
         (["--track_every=3"], "--track_every has no effect without --track"),
+        (["--track_clients=3"], "--track_clients has no effect without --track"),
+        (["--track_examples=3"], "--track_examples has no effect without --track"),
+        (
+            ["--track=collapse", "--track_clients=3"],
+            "--track_clients has no effect with --track=collapse: leave it out, it belongs to",
+        ),
     ],
 )
 def test_flag_of_the_session_without_effect_is_refused(refused, argv, said):

@@ -41,7 +41,7 @@ MAY_IMPORT = {
     },
     "study": {
         *("host", "analysis", "figures", "io", "config", "errors", "linalg", "losses", "methods"),
-        *("train", "tree", "types"),
+        *("train", "tree", "types", "metrics"),
     },
     "tables": {"config", "errors", "metrics"},
     "cli": {

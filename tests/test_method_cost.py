@@ -55,6 +55,23 @@ def test_tiny_run(tmp_path, capsys):
             assert row[field] > 0, field
 
 
+def test_terms(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "terms.json"
+    flags = ["--model=mlp", "--batch_size=4", "--repeats=2", f"--out={path}", "--terms"]
+    assert method_cost.main([*flags, "--methods", "fedprox"]) == 0
+    assert "ms per" in capsys.readouterr().out
+    rows = json.loads(path.read_text())["method_cost"]["terms"]
+    assert [r["term"] for r in rows] == ["all together", "cross_entropy", "prox", "network"]
+    # a term costs the whole less what the others take, in the same turn
+    times = {"all together": [9.0, 5.0, 6.0], "prox": [9.0, 2.0, 5.0], "network": [9.0, 1.0, 1.0]}
+    left = {name: iter(seconds) for name, seconds in times.items()}
+    made = {name: lambda name=name: next(left[name]) for name in times}
+    monkeypatch.setattr(method_cost.terms, "programs", lambda job, phase: made)
+    job = method_cost.make_job("fedprox", "mlp", batch_size=4, batches=1)
+    rows = method_cost.terms.measure({("fedprox", "mlp"): job}, repeats=2)
+    assert [r["ms"] for r in rows] == [5500.0, 2000.0, 1000.0]
+
+
 def test_ratios_are_to_fedavg_in_the_same_turn(monkeypatch):
     """Whoever comes first: FedAvg takes 1, 2, 3, ... seconds and the method thrice that."""
     turns = {}

@@ -75,6 +75,24 @@ def test_columns_are_chosen_by_name(monkeypatch, capsys):
     assert "macro_f1" not in markdown([Row(config.RunConfig(), [one])])  # unless asked for
 
 
+def test_rounds_to_a_target_and_speed_up():
+    cfg = config.RunConfig(rounds=30)
+
+    def row(*found):
+        own = [summary(seed=i, stop_at=0.6, rounds_to_target=n) for i, n in enumerate(found)]
+        return Row(cfg, own)
+
+    rows = [row(20, 24), row(10, 12), row(28, None), row(None, None)]
+    table = tables.compare(rows)
+    assert table.header[-2:] == ["rounds to target", "speed-up"]
+    shown = [["22", "1.0x"], ["11", "2.0x"], ["29+", "<0.8x"], ["30+", "<0.7x"]]
+    assert [cells[-2:] for cells in table.rows] == shown
+    assert "Target: 60 per cent" in table.note
+    never = tables.compare(rows[::-1])
+    assert [cells[-1] for cells in never.rows] == ["-"] * 4  # beside what is not known
+    assert "speed-up" not in tables.compare([Row(cfg, [summary()])]).header
+
+
 def test_settings_in_words():
     data = config.Data(alpha=0.1, rule="lda")
     cfg = config.RunConfig(dataset="cifar10", data=data)

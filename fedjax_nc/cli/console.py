@@ -161,7 +161,7 @@ def show_results(summaries: list[dict[str, Any]]) -> None:
     head, several = summaries[0], len(summaries) > 1
     table = Table(
         title=f"{head['method']} on {head['dataset']}, {head['model']}, "
-        f"{head['rounds']} rounds ({head['protocol']})",
+        f"{max(s['rounds'] for s in summaries)} rounds ({head['protocol']})",
         caption=f"±: {SPREAD}" if several else None,
         box=box.SIMPLE_HEAD,
         padding=0,
@@ -177,7 +177,7 @@ def show_results(summaries: list[dict[str, Any]]) -> None:
         cells = []
         for metric in shown:
             values = [s[metric.name] for s in summaries if s.get(metric.name) is not None]
-            scale, digits = (100, 1) if metric.percent else (1, 2)
+            scale, digits = (100, 1) if metric.percent else (1, metric.digits)
             cells.append(mean_and_spread([scale * v for v in values], digits=digits, sign="±"))
         table.add_row("mean±std", *cells)
     Console().print(table)

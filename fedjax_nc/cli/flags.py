@@ -35,6 +35,8 @@ class Command(NamedTuple):
     list: str  # of LISTS, or `no`
     track: tuple[str, ...]  # of TRACKED
     track_every: int
+    track_clients: int
+    track_examples: int
     plugins: tuple[str, ...]
 
 
@@ -58,6 +60,10 @@ class _Session:
     """Analyses to record: collapse, spectrum, alignment, consistency, with commas between."""
     track_every: int = 10
     """Rounds between two records of --track."""
+    track_clients: int = 5
+    """Clients whose local models --track=alignment makes, evenly spread by number."""
+    track_examples: int = 1000
+    """Test examples that --track looks at, balanced over classes and the same every time."""
 
 
 def parse(argv: list[str], prog: str = "run", *, beside: bool = False) -> Command:
@@ -108,6 +114,8 @@ def parse(argv: list[str], prog: str = "run", *, beside: bool = False) -> Comman
         list=session.list,
         track=chosen(session.track, TRACKED, flag="--track"),
         track_every=session.track_every,
+        track_clients=session.track_clients,
+        track_examples=session.track_examples,
         plugins=flags.plugin,
     )
 
@@ -143,10 +151,16 @@ def _check_session(session: _Session, run: RunConfig, given: frozenset[str]) -> 
         )
     if session.seeds_parallel and run.execution.executor == "debug":
         raise UserError("--seeds_parallel with --execution.executor=debug: leave out one of them")
-    if session.track_every < 1:
-        raise UserError(f"--track_every={session.track_every}: give a number above zero")
-    if "track_every" in given and not session.track:
-        raise UserError("--track_every has no effect without --track: say what to record")
+    for name in ("track_every", "track_clients", "track_examples"):
+        if getattr(session, name) < 1:
+            raise UserError(f"--{name}={getattr(session, name)}: give a number above zero")
+        if name in given and not session.track:
+            raise UserError(f"--{name} has no effect without --track: say what to record")
+    if "track_clients" in given and "alignment" not in session.track:
+        raise UserError(
+            f"--track_clients has no effect with --track={session.track}: leave it out, it belongs "
+            "to --track=alignment"
+        )
 
 
 def _shape(base: RunConfig, hyper: dict[str, tuple[Any, str]]) -> tuple[Any, Any]:

@@ -71,7 +71,12 @@ def _train(asked: flags.Command) -> list[dict[str, Any]]:
         seeds_parallel=asked.seeds_parallel,
         overwrite=asked.overwrite,
         strict=asked.strict,
-        track=Track(asked.track, asked.track_every),
+        track=Track(
+            asked.track,
+            asked.track_every,
+            clients=asked.track_clients,
+            examples=asked.track_examples,
+        ),
         command=tuple(sys.orig_argv),
         plugins=tuple(plugins.record()),
     )

@@ -14,7 +14,8 @@ from fedjax_nc import config, flops, models, protocols, tree
 from fedjax_nc.data import augment
 from fedjax_nc.data.catalogue import sized
 from fedjax_nc.errors import UserError
-from fedjax_nc.host.assemble import Job, build_model, clients_on_host, first_state, make_task
+from fedjax_nc.host import passes
+from fedjax_nc.host.assemble import Job, clients_on_host, first_state, make_task
 from fedjax_nc.methods import catalogue, registry
 from fedjax_nc.methods.base import Phase
 from fedjax_nc.train import local
@@ -22,7 +23,7 @@ from fedjax_nc.train import seeds as axis
 from fedjax_nc.train.client import Row, make_broadcast, make_view
 from fedjax_nc.train.round import make_round
 from fedjax_nc.train.schedule import make_hyper
-from fedjax_nc.train.traffic import traffic
+from fedjax_nc.train.traffic import by_part, traffic
 from fedjax_nc.types import HeadSpec, Pool, State
 
 MEASURED_SECONDS, MEASURED_STEPS = 2.0, 5  # of the measured local step, at most
@@ -37,7 +38,9 @@ def facts(job: Job) -> dict[str, str]:
     ]
     steps = np.sum([np.broadcast_to(a * b, sizes.shape) for a, b in per_phase], axis=0)
     share = cfg.federation.participants / cfg.federation.clients
-    up, down = traffic(job.task, job.data.pool)
+    moved = by_part(job.task, job.data.pool)
+    up, down = map(sum, zip(*moved.values(), strict=True))
+    cost = passes.cost_of(job)
     params = {g: tree.num_elements(p) for g, p in state.weights.params.items()}
     on_host = clients_on_host(state)
     result = {
@@ -53,7 +56,10 @@ def facts(job: Job) -> dict[str, str]:
         "FLOPs per round": f"{round_flops(job) / 1e9:.2f} G "
         f"({step_flops(job, job.task.method.phases[0]) / 1e6:.1f} M per step of "
         f"{cfg.local.batch_size})",
+        "forward MFLOPs": f"{cost.multiply_adds / 1e6:.4g} per example, all passes of the method",
+        "stored parameters": f"{cost.parameters:,} of a client, without normalisation",
         "upload, download": f"{up / 1e6:.3f} MB, {down / 1e6:.3f} MB per client and round",
+        **{f"of which {name}": _kilobytes(each) for name, each in moved.items() if len(moved) > 1},
         "client state": f"{tree.num_bytes(state.clients) / 1e6:.1f} MB in "
         f"{'host memory' if on_host else 'device memory'}",
         "executor": f"{job.executor.name}, {job.executor.devices} device(s)",
@@ -87,14 +93,8 @@ def round_flops(job: Job) -> float:
 
 
 def step_flops(job: Job, phase: Phase) -> int:
-    """Returns the operations of one local step: forward and backward pass with all terms.
-
-    They are counted on plain convolutions, whatever the run's lowering computes instead.
-    """
-    plain = build_model(
-        job.config, job.spec, method=job.task.method, module=job.given.model, conv="native"
-    )
-    task = job.task._replace(trainer=job.task.trainer._replace(model=plain))
+    """Returns the operations of one local step: forward and backward pass with all terms."""
+    task = passes.plain_task(job)
     trainer = task.trainer
     state, pool = axis.take(first_state(job), 0), job.data.pool
     row = _one_batch(job, state)
@@ -182,6 +182,11 @@ def _where(job: Job) -> str:
         return f"pool {pool:.1f} MB on the device"
     disk = "on disk" if isinstance(job.host.train_x, np.memmap) else "in host memory"
     return f"pool {job.host.num_bytes / 1e6:.1f} MB {disk}, {pool:.1f} MB of it on the device"
+
+
+def _kilobytes(moved: tuple[int, int]) -> str:
+    up, down = moved
+    return f"{up / 1e3:.1f} kB, {down / 1e3:.1f} kB"
 
 
 def _classes(counts: np.ndarray) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedjax_nc.figures import bias, curves
-from fedjax_nc.host import records
+from fedjax_nc.host import passes, records
 from fedjax_nc.host.assemble import Job
 from fedjax_nc.host.loop import Seed, tested_weights
 from fedjax_nc.host.reporting import Reporter
@@ -18,7 +18,7 @@ from fedjax_nc.train import schedule
 from fedjax_nc.train import seeds as axis
 from fedjax_nc.train.evaluate import make_calibrate, make_evaluate
 from fedjax_nc.train.personalise import make_personalise, personalise
-from fedjax_nc.train.traffic import traffic
+from fedjax_nc.train.traffic import by_part
 from fedjax_nc.types import Hyper, State, Weights
 
 
@@ -29,10 +29,20 @@ def finish(
     weights = _calibrated(job, state)
     personal = _personal(job, state, calibrated=weights, reporter=reporter)
     calibrated = _tested(job, weights)
-    moved = traffic(job.task, job.data.pool)
+    moved = by_part(job.task, job.data.pool)
+    target = job.config.evaluation.stop_at
+    cost = None if target is None else passes.cost_of(job)
     summaries = []
     for i, seed in enumerate(seeds):
-        summary = records.summarise(seed.config, seed.rows, traffic=moved, seeds=len(seeds))
+        summary = records.summarise(
+            seed.config, seed.rows, traffic=moved, seeds=len(seeds), cost=cost
+        )
+        if target is not None and summary["rounds_to_target"] is None:
+            reporter.note(
+                f"seed {seed.config.seed}: accuracy {target:g} (--evaluation.stop_at) was not "
+                f"reached in {summary['rounds']} rounds, the best was "
+                f"{summary['best_accuracy']:.4f}"
+            )
         summaries.append(summary | personal[i] | calibrated[i])
         if seed.directory is not None:
             _leave_files(job, seed, number=i, summary=summaries[-1])
@@ -83,7 +93,7 @@ def _personal(
     results: list[dict[str, Any]] = [
         {"personal_accuracy": None, "finetuned_accuracy": None} for _ in job.configs
     ]
-    hyper = schedule.make_hyper(job.task, cfg.rounds - 1)
+    hyper = schedule.make_hyper(job.task, int(np.ravel(state.round)[0]) - 1)
     wanted = [
         ("personal", cfg.evaluation.personal, method.phases, hyper.term_weights),
         ("finetuned", cfg.evaluation.finetune, method.finetune, ()),

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_nc import metrics
 from fedjax_nc.config import RunConfig
 from fedjax_nc.host import records as rows_of
 from fedjax_nc.host.assemble import Job, clients_on_host
@@ -106,7 +107,7 @@ def train_rounds(
     evaluate_fn = make_evaluate(
         job.task, job.executor, batch_size=cfg.evaluation.batch_size, seeds=job.seeds
     )
-    track_fn = make_track(job, track.names) if track.names else None
+    track_fn = make_track(job, track) if track.names else None
     hyper, managers = schedule.make_hyper(job.task, 0), [seed.manager for seed in seeds]
     clock, waiting, limit, compiled = time.perf_counter(), [], 1, set()
 
@@ -125,7 +126,7 @@ def train_rounds(
             limit = max(1, min(AT_ONCE, int(_SECONDS / each)))
         clock = now
 
-    while number < cfg.rounds:
+    while number < cfg.rounds and not _reached(seeds):
         done = plan.end(number, limit)
         new = plan.work(done) - compiled
         while new and waiting:  # what has run so far is not charged for compiling
@@ -145,13 +146,24 @@ def train_rounds(
             )
         )
         compiled |= new
-        # a round that waits would hold on to its examples
-        while len(waiting) > (0 if plan.saves(done) or new or streamed else 1):
+        # a round that waits would hold on to its examples, or may be the last one
+        decides = scores is not None and cfg.evaluation.stop_at is not None
+        while len(waiting) > (0 if plan.saves(done) or new or streamed or decides else 1):
             fetch()
-        if plan.saves(done):  # only now have these rounds' numbers been seen to be finite
+        # only now have these rounds' numbers been seen to be finite
+        if plan.saves(done) or (decides and _reached(seeds)):
             checkpoint.save(managers, state)
         number = done
     return state
+
+
+def _reached(seeds: list[Seed]) -> bool:
+    """Returns whether every seed has reached its target accuracy in some tested round."""
+    targets = [seed.config.evaluation.stop_at for seed in seeds]
+    return all(
+        target is not None and metrics.to_target(metrics.curve(seed.rows), target)["round"]
+        for seed, target in zip(seeds, targets, strict=True)
+    )
 
 
 def tested_weights(job: Job, state: State) -> Weights:

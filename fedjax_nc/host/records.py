@@ -9,7 +9,8 @@ import numpy as np
 
 from fedjax_nc.config import RunConfig
 from fedjax_nc.errors import UserError
-from fedjax_nc.metrics import METRICS, measure
+from fedjax_nc.host.passes import Cost
+from fedjax_nc.metrics import METRICS, curve, measure, to_target
 from fedjax_nc.train.evaluate import Score
 from fedjax_nc.train.round import RoundMetrics
 
@@ -53,29 +54,35 @@ def over_time(whose: str, scores: Score) -> dict[str, Any]:
 
 
 def summarise(
-    cfg: RunConfig, rows: list[dict[str, Any]], *, traffic: tuple[int, int], seeds: int
+    cfg: RunConfig,
+    rows: list[dict[str, Any]],
+    *,
+    traffic: Mapping[str, tuple[int, int]],
+    seeds: int,
+    cost: Cost | None = None,
 ) -> dict[str, Any]:
     """Returns what a run comes to: accuracies as the protocol reports them, time and traffic.
 
     Args:
       cfg: the run's configuration.
       rows: the records of all rounds.
-      traffic: bytes a client sends and receives in a round.
+      traffic: bytes a client sends and receives in a round, by part.
       seeds: how many seeds the program ran, whose times these are.
+      cost: of the method, where the run has a target.
     """
-    seen = [row for row in rows if "global_accuracy" in row]
-    reported = seen[-cfg.evaluation.last :]
+    seen, rounds = [row for row in rows if "global_accuracy" in row], rows[-1]["round"]
+    reported = [row for row in seen if row["round"] > rounds - cfg.evaluation.last]
     cold = [row["seconds"] for row in rows if row["compiled"]]  # again after every resume
     steady = statistics.fmean([row["seconds"] for row in rows if not row["compiled"]] or cold)
-    up, down = traffic
-    total = cfg.rounds * cfg.federation.participants
-    return {
+    up, down = map(sum, zip(*traffic.values(), strict=True))
+    total = rounds * cfg.federation.participants
+    summary = {
         "method": cfg.method,
         "dataset": cfg.dataset,
         "model": cfg.model,
         "protocol": cfg.protocol,
         "seed": cfg.seed,
-        "rounds": cfg.rounds,
+        "rounds": rounds,
         "global_accuracy": statistics.fmean(row["global_accuracy"] for row in reported),
         "averaged_rounds": len(reported),
         "final_accuracy": seen[-1]["global_accuracy"],
@@ -91,6 +98,22 @@ def summarise(
         "bytes_down": down * total,
         "bytes_up_per_client": up,
         "bytes_down_per_client": down,
+        "bytes_per_part": {name: list(moved) for name, moved in traffic.items()},
+    }
+    if cost is None or cfg.evaluation.stop_at is None:
+        return summary
+    per_round = {
+        "bytes_up": up * cfg.federation.participants,
+        "bytes_down": down * cfg.federation.participants,
+        "mflops": cost.multiply_adds / 1e6,  # FedAlign, table 8: of an example in every round
+    }
+    found = to_target(curve(rows), cfg.evaluation.stop_at, per_round=per_round)
+    return summary | {
+        "stop_at": cfg.evaluation.stop_at,
+        "rounds_to_target": found.pop("round"),
+        **{f"{name}_to_target": value for name, value in found.items()},
+        "forward_mflops": cost.multiply_adds / 1e6,
+        "stored_parameters": cost.parameters,
     }
 
 

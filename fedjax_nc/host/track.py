@@ -14,29 +14,27 @@ from fedjax_nc.host import examples
 from fedjax_nc.host.assemble import Job
 from fedjax_nc.types import Hyper, State, Table
 
-EXAMPLES, CLIENTS = 1000, 5  # test examples, and clients whose local models are made
-
 
 class Track(NamedTuple):
     """What is recorded, and every how many rounds."""
 
     names: tuple[str, ...] = ()
     every: int = 10
+    clients: int = 5  # whose local models are made
+    examples: int = 1000  # of the test set
 
     def due(self, rounds: int) -> bool:
         """Whether it is recorded after so many."""
         return bool(self.names) and rounds % self.every == 0
 
 
-def make_track(job: Job, names: tuple[str, ...]) -> Callable[[State, Hyper], dict[str, Any]]:
-    """Makes the analyses of these names, a function of (state, the coming round's hyper).
+def make_track(job: Job, track: Track) -> Callable[[State, Hyper], dict[str, Any]]:
+    """Makes the analyses that are wanted, a function of (state, the coming round's hyper).
 
     Its results are arrays on the devices, with an axis of seeds.
     """
-    task, executor, seeds = job.task, job.executor, job.seeds
-    looked, clients = examples.choose(job, EXAMPLES), job.config.federation.clients
-    # by number, not by size: a seed's records do not depend on those it runs beside
-    ids = np.unique(np.linspace(0, clients - 1, CLIENTS).round().astype(int))
+    task, executor, seeds, names = job.task, job.executor, job.seeds, track.names
+    looked, ids = examples.choose(job, track.examples), spread(job, track.clients)
     outputs_fn = outputs.make_outputs(task, executor)
     models_fn = outputs.make_local_models(task, executor)
     clients_fn = outputs.make_outputs_of_clients(task, executor)
@@ -81,14 +79,20 @@ def make_track(job: Job, names: tuple[str, ...]) -> Callable[[State, Hyper], dic
 
     run = jax.jit(run) if executor.jit else run
 
-    def track(state: State, hyper: Hyper) -> dict[str, Any]:
+    def tracked(state: State, hyper: Hyper) -> dict[str, Any]:
         weights = job.seeds.over(task.method.tested, (0, 0))(state.weights, dict(state.shared))
         client_state = jax.tree.map(lambda x: x.take(ids, axis=1), dict(state.clients))
         light = dataclasses.replace(state, clients={})
         data = next(iter(job.feed.clients([ids])))
         return run(weights, light, executor.place(client_state), hyper, data, looked)
 
-    return track
+    return tracked
+
+
+def spread(job: Job, count: int) -> np.ndarray:
+    """Returns clients evenly spread by number, not by size: seeds side by side have the same."""
+    clients = job.config.federation.clients
+    return np.unique(np.linspace(0, clients - 1, count).round().astype(int))
 
 
 def record(found: dict[str, Any]) -> dict[str, dict[str, float | None]]:

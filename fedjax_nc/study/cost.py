@@ -1,6 +1,6 @@
 """The study of cost: parameters, operations, traffic, and how soon an accuracy was reached."""
 
-from fedjax_nc import tree
+from fedjax_nc import metrics, tree
 from fedjax_nc.figures import cost as figures
 from fedjax_nc.study.base import Results, Rows, Runs, Study
 from fedjax_nc.study.subject import Subject
@@ -11,16 +11,17 @@ SHARES = (0.5, 0.75, 0.9)  # of the best accuracy: the targets where none are gi
 
 def compute(run: Subject) -> Results:
     """Computes the rows of FedAlign's tables 5 and 8, and of FedBlade's 2 and 10 to 17."""
-    job = run.job
+    job, cost = run.job, run.cost
     up, down = traffic(job.task, job.data.pool)
-    curve = [(r["round"], r["global_accuracy"]) for r in run.rows if "global_accuracy" in r]
     results = {
         "parameters": tree.num_elements(run.state.weights.params),
         "mflops": run.multiply_adds / 1e6,
+        "forward_mflops": cost.multiply_adds / 1e6,
+        "stored_parameters": cost.parameters,
         "bytes_up": up,
         "bytes_down": down,
         "participants": job.config.federation.participants,
-        "curve": curve,
+        "curve": metrics.curve(run.rows),
         "flops_per_round": run.round_flops,
     }
     return results | {"targets": _reached(results, run.options.targets or _shares([results]))}
@@ -42,13 +43,14 @@ def _shares(several: list[Results]) -> tuple[float, ...]:
 
 
 def _reached(results: Results, targets: tuple[float, ...]) -> list[Results]:
-    """Finds the first tested round at each accuracy, and the bytes all clients moved until then."""
-    per_round = (results["bytes_up"] + results["bytes_down"]) * results["participants"]
-    found = []
-    for target in targets:
-        first = next((n for n, accuracy in results["curve"] if accuracy >= target), None)
-        found.append({"accuracy": target, "round": first, "bytes": first and first * per_round})
-    return found
+    """Finds the first tested round at each accuracy, and what it has cost until then."""
+    up, down = (results[f"bytes_{way}"] * results["participants"] for way in ("up", "down"))
+    mflops = results.get("forward_mflops", results["mflops"])  # an earlier analysis has one number
+    per_round = {"bytes": up + down, "bytes_up": up, "bytes_down": down, "mflops": mflops}
+    return [
+        {"accuracy": t} | metrics.to_target(results["curve"], t, per_round=per_round)
+        for t in targets
+    ]
 
 
 def rows(runs: Runs) -> Rows:
@@ -56,6 +58,12 @@ def rows(runs: Runs) -> Rows:
     return {
         "parameters": lambda r: f"{r['parameters']:,}",
         "forward pass, MFLOPs": lambda r: f"{r['mflops']:.2f}",
+        "all forward passes of a step, MFLOPs per example": lambda r: (
+            f"{r['forward_mflops']:.2f}" if "forward_mflops" in r else "-"
+        ),
+        "parameters that a client stores": lambda r: (
+            f"{r['stored_parameters']:,}" if "stored_parameters" in r else "-"
+        ),
         "local training of a round, GFLOPs": lambda r: f"{r['flops_per_round'] / 1e9:.1f}",
         "kB up per client and round": lambda r: f"{r['bytes_up'] / 1e3:.1f}",
         "kB down per client and round": lambda r: f"{r['bytes_down'] / 1e3:.1f}",
@@ -72,7 +80,8 @@ def _target(targets: list[Results], i: int) -> str:
     accuracy = f"{100 * target['accuracy']:.1f} %"
     if target["round"] is None:
         return f"{accuracy}: not reached"
-    return f"{accuracy}: round {target['round']}, {target['bytes'] / 1e6:.1f} MB"
+    sent = f" ({target['bytes_up'] / 1e6:.1f} MB sent)" if "bytes_up" in target else ""
+    return f"{accuracy}: round {target['round']}, {target['bytes'] / 1e6:.1f} MB{sent}"
 
 
 STUDY = Study(

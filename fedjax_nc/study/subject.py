@@ -23,7 +23,7 @@ from fedjax_nc.analysis.outputs import (
     make_sums_of_clients,
 )
 from fedjax_nc.errors import UserError
-from fedjax_nc.host import dry_run, examples
+from fedjax_nc.host import dry_run, examples, passes
 from fedjax_nc.host.assemble import NOTHING, Given, Job, assemble, place, state_of_seed
 from fedjax_nc.io import checkpoint, records, rundir
 from fedjax_nc.methods.base import Method, trained_groups
@@ -101,6 +101,11 @@ class Subject:
         mapping = job.config.federation.mapping
         size = dry_run.size_of(model, spec.shape, classes=spec.classes, mapping=mapping)
         return size.multiply_adds
+
+    @property
+    def cost(self) -> passes.Cost:
+        """The method's forward passes, and what a client stores."""
+        return passes.cost_of(self.job)
 
     @property
     def round_flops(self) -> float:

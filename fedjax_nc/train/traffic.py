@@ -1,5 +1,7 @@
 """How many bytes a round moves, from shapes alone."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -11,9 +13,17 @@ from fedjax_nc.train.local import Task
 from fedjax_nc.train.round import build, upload_of
 from fedjax_nc.types import ClientInfo, Pool, Table
 
+MODEL, AGAIN = "model", "model, second time"  # among the names of parts
+
 
 def traffic(task: Task, pool: Pool) -> tuple[int, int]:
     """Counts the bytes a client sends and receives in a round."""
+    up, down = zip(*by_part(task, pool).values(), strict=True)
+    return sum(up), sum(down)
+
+
+def by_part(task: Task, pool: Pool) -> dict[str, tuple[int, int]]:
+    """Counts the bytes a client sends and receives in a round, of the model and of each part."""
     method, trainer, _ = task
 
     def messages(key: jax.Array, pool: Pool):
@@ -47,10 +57,14 @@ def traffic(task: Task, pool: Pool) -> tuple[int, int]:
             over_data=over_data,
         )
         model = upload_of(method, weights)
-        up = {p.name: p.collect(finished) for p in method.parts if p.collect}
-        later = {p.name: over_data(p.exchange) for p in method.parts if p.exchange}
-        again = model if later else ()
-        return (model, up, later), (model, sent(method, shared), again)
+        up: dict[str, Any] = {p.name: p.collect(finished) for p in method.parts if p.collect}
+        for p in method.parts:
+            if p.exchange:
+                up[p.name] = (up.get(p.name), over_data(p.exchange))
+        again = {AGAIN: model} if any(p.exchange for p in method.parts) else {}
+        return {MODEL: model} | up, {MODEL: model} | sent(method, shared) | again
 
     up, down = jax.eval_shape(messages, jax.random.key(0), pool)
-    return tree.num_bytes(up), tree.num_bytes(down)
+    names = dict.fromkeys([MODEL, *(p.name for p in method.parts), AGAIN])
+    found = {k: (tree.num_bytes(up.get(k, ())), tree.num_bytes(down.get(k, ()))) for k in names}
+    return {k: moved for k, moved in found.items() if k == MODEL or any(moved)}

@@ -1,7 +1,7 @@
 """FedDW's figure 4: are the vectors of frequent classes shorter? (two minutes; 100 mixes an hour)
 
-python experiments/class_mixes.py                                # four mixes of the bundled mnist5k
-python experiments/class_mixes.py --dataset=cifar10 --mixes=100  # also mnist and fashion_mnist
+python experiments/papers/class_mixes.py                                # four of mnist5k
+python experiments/papers/class_mixes.py --dataset=cifar10 --mixes=100  # or mnist, fashion_mnist
 
 Each mix has more examples of some classes than of others, all in one place, where a network with a
 head without bias is trained. The paper shows three mixes of a hundred, and says neither how they
