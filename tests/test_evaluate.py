@@ -134,7 +134,7 @@ def test_summary_means_the_rounds_that_the_accuracy_is_of():
         for i, a in enumerate((0.1, 0.5, 0.7), 1)
     ]
     cfg = RunConfig(evaluation=Evaluation(last=2))
-    made = partial(records.summarise, cfg, traffic=(1, 1), seeds=1)
+    made = partial(records.summarise, cfg, traffic={"model": (1, 1)}, seeds=1)
     found = made(rows)
     assert found["global_accuracy"] == pytest.approx(2 * found["global_macro_f1"])
     assert found["global_class_accuracy"] == [pytest.approx(0.6), None]
