@@ -101,7 +101,7 @@ def fedrep(
     def rest(count: int) -> int:
         return max(count - 1, 1)
 
-    def counted(rule: Any, count: int) -> int:
+    def counted(rule: Any, count: int) -> Any:
         return count if rule is None else rule(count) if callable(rule) else rule
 
     head, body = {
