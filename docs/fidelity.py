@@ -28,7 +28,7 @@ OTHERWISE = {
     "fedyogi": "a NumPy version of the server's rule",
     "lg_fedavg": "of one client it is `local`",
     "centralised": "`fedavg` of one client",
-    "apfl": "its steps by hand; with `alpha=0` it is `fedavg`, with `alpha=1` it is `local`",
+    "apfl": "its steps by hand; it uploads what `fedavg` does, and with `alpha=1` it is `local`",
     "fedbn": "which layers stay and which are averaged",
     "pfedme": "its inner steps by hand; with one that undoes its pull it is `fedavg`",
     "prox": "golden `fedprox_term`; its term is that of `fedprox`, which has a trajectory",

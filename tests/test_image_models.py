@@ -228,7 +228,7 @@ def nested(pairs):
 def test_equal_to_flaxs_own_layers(all_layers, x64, name, plain):
     """Logits, gradient and statistics, in training and in tests."""
     shape, body = SHAPE, bodies.make_body(MODELS[name], norm="running", conv="auto")
-    x, target = draw(0, 3, *shape), draw(1, 3, CLASSES)
+    x, target = draw(0, 6, *shape), draw(1, 6, CLASSES)
     kinds = (Conv, Norm, Dense), (nn.Conv, nn.BatchNorm, nn.Dense)
     mine, _ = layers_of(body, kinds[0], x, train=True, mask=None)
     theirs, _ = layers_of(plain, kinds[1], x, train=True)
