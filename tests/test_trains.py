@@ -20,7 +20,7 @@ from fedjax_nc.train.schedule import make_hyper
 METHODS = ("fedavg", "fedetf", "fedblade")
 # A head sees features alone, so that a body that FedBlade trains through its three losses is one
 # that the others train: they are tried on one network of each kind.
-ALL = ("mlp", "cnn", "fedavg_cnn", "vgg11", "resnet8")
+ALL = ("mlp", "cnn", "fedavg_cnn", "resnet8")
 
 
 def moved(before, after):
