@@ -25,15 +25,17 @@ from fedjax_nc.data.catalogue import release_of
 from fedjax_nc.host import session
 from fedjax_nc.io import checkpoint
 
-RECORDING = Path(__file__).parent / "golden/cifar10_rounds.npz"
+GOLDEN = Path(__file__).parent / "golden"
 PEER = Path(__file__).parents[1] / "benchmarks/peers/cifar_rounds.py"
 PYTHON = os.environ.get("PEER_PYTHON", sys.executable)
-# As large a difference as float32 explains, relative to a tensor's largest entry.
-TOLERANCE = 1e-4
-HITS = 10  # of 10,000 test pictures, those that are as near to one class as to another
+# The largest difference after each round, relative to a tensor's largest entry. In float32 the order
+# of a sum decides which of two nearly equal pixels a pool takes: PyTorch itself, its inputs changed by
+# a unit in the last place, moves by up to 7.5e-4, 3.1e-3 and 7.5e-3 (ten trials).
+TOLERANCE = {"float32": (2e-3, 1e-2, 2e-2), "float64": (1e-6, 1e-6, 1e-6)}
+HITS = {"float32": 30, "float64": 3}  # of 10,000 test pictures
 SAMPLE = 250  # entries of a tensor that are recorded
 LIMIT, EPOCHS = 2000, 2
-SETTINGS = {"lr": 0.02, "momentum": 0.9, "weight_decay": 5e-4, "decay": 0.9}
+SETTINGS = {"lr": 0.03, "momentum": 0.9, "weight_decay": 5e-4, "decay": 0.9}
 DRAWS = ("round", "client", "index", "down", "right", "mirrored")
 
 
@@ -83,7 +85,6 @@ def run(out):
             (checkpoint, "save", watched_save),
         ):
             patches.enter_context(mock.patch.object(where, name, new))
-        local = {name: SETTINGS[name] for name in ("lr", "momentum", "weight_decay", "decay")}
         result = fnc.run(
             "fedavg",
             dataset="cifar10",
@@ -91,13 +92,13 @@ def run(out):
             rounds=3,
             data={
                 "partition": "dirichlet",
-                "alpha": 1.0,
+                "alpha": 10.0,
                 "limit": LIMIT,
                 "augment": ("crop4", "flip"),
                 "client_test": "split",
             },
-            local={**local, "epochs": EPOCHS, "batch_size": 32, "clip": 0.0, "schedule": "exponential"},
-            federation={"clients": 10, "participants": 4},
+            local={**SETTINGS, "epochs": EPOCHS, "batch_size": 32, "clip": 0.0, "schedule": "exponential"},
+            federation={"clients": 10, "participants": 5},
             evaluation={"personal": False, "finetune": False},
             execution={"checkpoint_every": 1},
             out=out,
@@ -188,18 +189,25 @@ def shortened(name, tensor):
 
 
 def difference(here, there):
-    """Returns the largest difference of two shortened tensors, relative to the largest entry.
+    """Returns the largest difference of shortened tensors after each round.
+
+    It is relative to a tensor's largest entry, that of norms to the norm.
 
     Args:
       here: name to entries and facts.
       there: the same of the other side; its names are compared.
     """
-    found = {}
+    found = [0.0, 0.0, 0.0]
     for name in (name for name in there if f"{name}/facts" in there):
-        mine, facts = (here[name], here[f"{name}/facts"]), there[f"{name}/facts"]
-        mean, norm, largest = np.abs(mine[1] - facts)
-        entries = np.abs(mine[0].astype(float) - there[name]).max()
-        found[name] = max(max(entries, mean, largest) / facts[2], norm / facts[1])
+        mine, facts = here[f"{name}/facts"], there[f"{name}/facts"]
+        mean, norm, largest = np.abs(mine - facts)
+        entries = np.abs(here[name].astype(float) - there[name]).max()
+        away = max(max(entries, mean, largest) / facts[2], norm / facts[1])
+        if name.startswith("init/"):
+            assert away < 1e-6, f"{name}: the first weights are others"
+        else:
+            number = int(name[len("round")]) - 1
+            found[number] = max(found[number], float(away))
     return found
 
 
@@ -214,29 +222,40 @@ def named(weights):
     return {f"{p}/{k}": x for p, ws in zip(places, weights, strict=True) for k, x in ws.items()}
 
 
+def whole(tensors):
+    """Returns tensors as if every entry were recorded, to be compared by `difference`."""
+    facts = {f"{name}/facts": shortened(name, x)[f"{name}/facts"] for name, x in tensors.items()}
+    return {name: np.ravel(x) for name, x in tensors.items()} | facts
+
+
+def load(dtype):
+    """Returns PyTorch's recorded rounds of a precision."""
+    with np.load(GOLDEN / f"cifar10_rounds_{dtype}.npz") as z:
+        return {name: z[name] for name in z.files}
+
+
 def main():
-    """Writes the recording, and prints how far both sides are from each other."""
-    with tempfile.TemporaryDirectory() as there:
-        result, weights, draws = run(f"{there}/runs")
-        folder = Path(sys.argv[1]) if len(sys.argv) > 1 else write_official(Path(there))
-        found = by_torch(draws, weights[0], folder)
-        exact = by_torch(draws, weights[0], folder, dtype="float64")
-        still = by_torch({**draws, "mirrored": draws["mirrored"] & False}, weights[0], folder)
-    ours = named(weights)
-
-    def away(a, b):
-        names = [name for name in a if name in b and name.startswith("round")]
-        each = {n: float(np.abs(a[n] - b[n]).max() / np.abs(b[n]).max()) for n in names}
-        return [max(v for n, v in each.items() if n.startswith(f"round{i}")) for i in (1, 2, 3)]
-
-    print("float32 here and there", away(ours, found))
-    print("here and float64", away(ours, exact), "there and float64", away(found, exact))
-    print("without flips", away(ours, still))
-    print(result.curves["global_accuracy"], found["correct"], exact["correct"], still["correct"])
-    correct = found.pop("correct")
-    kept = shorten({f"init/{name}": x for name, x in weights[0].items()} | found)
-    np.savez_compressed(RECORDING, **draws, **kept, correct=correct)
-    print(RECORDING.stat().st_size, "bytes")
+    """Writes the recordings, and prints how far both sides are from each other."""
+    for dtype in ("float32", "float64"):
+        with tempfile.TemporaryDirectory() as there, jax.enable_x64(dtype == "float64"):
+            result, weights, draws = run(f"{there}/runs")
+            folder = write_official(Path(there))
+            found = by_torch(draws, weights[0], folder, dtype=dtype)
+            still = {**draws, "mirrored": np.zeros_like(draws["mirrored"])}
+            other = by_torch(still, weights[0], folder, dtype=dtype)
+        correct, other_correct = found.pop("correct"), other.pop("correct")
+        ours, recorded = named(weights), shorten(found)
+        np.savez_compressed(
+            GOLDEN / f"cifar10_rounds_{dtype}.npz",
+            **draws,
+            **recorded,
+            **shorten({f"init/{name}": x for name, x in weights[0].items()}),
+            correct=correct,
+        )
+        for title, side, hits in (("", found, correct), ("unmirrored", other, other_correct)):
+            away = difference(whole(ours), whole(side))
+            print(dtype, title, [f"{x:.1e}" for x in away], hits)
+        print(result.curves["global_accuracy"])
 
 
 if __name__ == "__main__":
