@@ -50,7 +50,9 @@ def augmented(pictures: np.ndarray, step: Step) -> np.ndarray:
     """Returns pictures with a black border, cropped to their old size, some of them mirrored."""
     wide = np.pad(pictures, ((0, 0), (0, 0), (PAD, PAD), (PAD, PAD)))
     found = []
-    for picture, top, left, mirrored in zip(wide, step.down, step.right, step.mirrored, strict=True):
+    for picture, top, left, mirrored in zip(
+        wide, step.down, step.right, step.mirrored, strict=True
+    ):
         top, left = top + PAD, left + PAD
         crop = picture[:, top : top + 32, left : left + 32]
         found.append(crop[:, :, ::-1] if mirrored else crop)
@@ -108,7 +110,9 @@ def rounds(problem: dict[str, np.ndarray], folder: Path) -> dict[str, np.ndarray
     model = torch_models.make(settings["model"])
     dtype = getattr(torch, settings.get("dtype", "float32"))
     model = model.to(dtype)
-    server = {name: torch.from_numpy(problem[f"init/{name}"]).to(dtype) for name in model.state_dict()}
+    server = {
+        name: torch.from_numpy(problem[f"init/{name}"]).to(dtype) for name in model.state_dict()
+    }
     found, hits = {}, []
     for number in range(int(problem["round"].max()) + 1):
         now = settings | {"lr": settings["lr"] * settings["decay"] ** number}
