@@ -1,6 +1,7 @@
 """Rounds of authors' own code, recorded in tests/trajectories, computed again by the package."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -210,10 +211,13 @@ def as_recorded(key: Any, index: Any, size: Any, batch_size: int) -> Any:
     return jnp.pad(index, (0, -index.shape[0] % batch_size), mode="edge")
 
 
-def replay(recorded: Recorded) -> dict[str, float]:
+def replay(
+    recorded: Recorded, watch: Callable[[State], None] = lambda state: None
+) -> dict[str, float]:
     """Computes the rounds again; returns how far every recorded tensor is from the package's.
 
-    Differences are relative to the tensor's largest entry.
+    Differences are relative to the tensor's largest entry. `watch` is shown the state after each
+    round, whose arrays the next one takes over.
     """
     task, job, state = federation(recorded)
     present = jnp.asarray(recorded.config["participants"])
@@ -234,6 +238,7 @@ def replay(recorded: Recorded) -> dict[str, float]:
         for number in range(recorded.rounds):
             hyper = schedule.make_hyper(task, number)
             state, _ = step(state, hyper, ordered(number))
+            watch(state)
             found |= {f"round{number + 1}/{k}": x for k, x in flat(state.weights).items()}
             for k in range(recorded.count if slot else 0):
                 mine = flat(tree.take(state.clients[slot], k))

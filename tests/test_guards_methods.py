@@ -99,9 +99,9 @@ def test_feddw_decays_in_every_ninth_round(x64, tiny):
 
 
 def one_round(t):
-    """States before and after a round in which half of the clients take part, and their weights.
+    """States before and after a round in which half of the clients take part, and who did.
 
-    Client state is noise before it, so that none is taken for another.
+    Client state is noise before it, so that none is taken for another; only the participants' moves.
     """
     initial = t.state()
     start = with_clients(initial, noisy(initial.clients))
@@ -109,6 +109,9 @@ def one_round(t):
     after, metrics = t.run(1, state=start)
     present = np.isin(np.arange(6), metrics.ids) & (np.asarray(t.data.train.size) > 0)
     assert 1 < present.sum() < 6
+    for client in range(6):
+        states = (tree.take(state.clients, client) for state in (before, plain(after)))
+        assert differ(*states) == present[client]
     return before, plain(after), present
 
 
