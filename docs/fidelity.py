@@ -62,18 +62,18 @@ clients' own and fine-tuned models included, relative to the tensor's largest en
 makes 1e-16 to 1e-12. What the files are, and which code differs from its paper:
 [trajectories](../tests/trajectories/README.md)."""
 REAL = """\
-Trajectories leave out pictures, their normalisation, crops and flips. So the first three rounds on
-2,000 pictures of CIFAR-10 through `fnc.run` (FedAvg, `cnn`, 5 of 10 Dirichlet clients, two epochs with
-momentum and weight decay, `crop4 flip`) are computed again by a plain PyTorch loop,
-[cifar_rounds.py](../benchmarks/peers/cifar_rounds.py), which reads the official binary files. It gets
-the first weights and what chance decided: each step's pictures by their official numbers, crops and
-flips. Everything else it has of its own. The tests write the prepared data back as the six official
-files and compare their published MD5 sums.
+Trajectories leave out pictures, their normalisation, crops and flips. So the first three rounds
+on 2,000 pictures of CIFAR-10 through `fnc.run` (FedAvg, `cnn`, 5 of 10 Dirichlet clients, two
+epochs with momentum and weight decay, `crop4 flip`) are computed again by a plain PyTorch loop,
+[cifar_rounds.py](../benchmarks/peers/cifar_rounds.py), which reads the official binary files. It
+gets the first weights and what chance decided: each step's pictures by their official numbers,
+crops and flips. Everything else it has of its own. The tests write the prepared data back as the
+six official files and compare their published MD5 sums.
 
-Rounding alone matters here: it decides which of two nearly equal pixels a pool takes, and later steps
-enlarge that. PyTorch beside itself, inputs changed by a unit or two in float32's last place, shows how
-much (the largest of ten trials), and flips left out show what a fault would do. Differences are relative
-to each tensor's largest entry.
+Rounding alone matters here: it decides which of two nearly equal pixels a pool takes, and later
+steps enlarge that. PyTorch beside itself, inputs changed by a unit or two in float32's last
+place, shows how much (the largest of ten trials), and flips left out show what a fault would do.
+Differences are relative to each tensor's largest entry.
 
 | after round | 1 | 2 | 3 |
 |---|---|---|---|
@@ -86,16 +86,18 @@ to each tensor's largest entry.
 | float64: tolerance | 1e-5 | 5e-3 | 1e-2 |
 | float64: flips left out | 2.3e-2 | 3.9e-2 | 5.4e-2 |
 
-One run in float32 says little about the next: with other settings (learning rates 0.03 and 0.05, another
-seed) the package and PyTorch were up to 2e-3 and 2.3e-2 apart after round 3. In float64 three settings
-were at most 9e-8 apart; but pictures are normalised in float32 there too, where a division may differ in
-its last place, so only round 1 has a sharp tolerance. PyTorch's side is recorded in `tests/golden/cifar10_rounds_float32.npz` and `_float64.npz`, so
-`make slow` compares without torch; `PEER_PYTHON=.venv-peers/bin/python make slow` computes it again, and
+One run in float32 says little about the next: with other settings (learning rates 0.03 and 0.05,
+another seed) the package and PyTorch were up to 2e-3 and 2.3e-2 apart after round 3. In float64
+three settings were at most 9e-8 apart; but pictures are normalised in float32 there too, where a
+division may differ in its last place, so only round 1 has a sharp tolerance. PyTorch's side is
+recorded in `tests/golden/cifar10_rounds_float32.npz` and `_float64.npz`, so `make slow` compares
+without torch; `PEER_PYTHON=.venv-peers/bin/python make slow` computes it again, and
 `PEER_PYTHON=... python tests/real_rounds.py` records it anew.
 
-CIFAR-10's normalisation is (0.4914, 0.4822, 0.4465) and (0.2023, 0.1994, 0.2010), as widely used code has it.
-Of the 50,000 official training pictures the means are (0.4914, 0.4822, 0.4465) and the deviations (0.2470, 0.2435, 0.2616); the
-published ones are near (0.2022, 0.1993, 0.2009), the mean over pictures of each picture's own deviation."""
+CIFAR-10's normalisation is (0.4914, 0.4822, 0.4465) and (0.2023, 0.1994, 0.2010), as widely used
+code has it. Of the 50,000 official training pictures the means are (0.4914, 0.4822, 0.4465) and
+the deviations (0.2470, 0.2435, 0.2616); the published ones are near (0.2022, 0.1993, 0.2009), the
+mean over pictures of each picture's own deviation."""
 NOTHING = "the checks that every method passes (`fedjax_nc/testing`)"
 
 

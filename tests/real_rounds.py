@@ -28,10 +28,10 @@ from fedjax_nc.io import checkpoint
 GOLDEN = Path(__file__).parent / "golden"
 PEER = Path(__file__).parents[1] / "benchmarks/peers/cifar_rounds.py"
 PYTHON = os.environ.get("PEER_PYTHON", sys.executable)
-# The largest difference after each round, relative to a tensor's largest entry. Rounding decides which
-# of two nearly equal pixels a pool takes, and later steps enlarge that: PyTorch beside itself, its
-# inputs changed by a unit or two in float32's last place, is up to 7.5e-4, 3.1e-3 and 7.5e-3 away in
-# float32, and 3.3e-8, 1.2e-3 and 4.1e-3 in float64 (ten trials each).
+# The largest difference after each round, relative to a tensor's largest entry. Rounding decides
+# which of two nearly equal pixels a pool takes, and later steps enlarge that: PyTorch beside
+# itself, its inputs changed by a unit or two in float32's last place, is up to 7.5e-4, 3.1e-3 and
+# 7.5e-3 away in float32, and 3.3e-8, 1.2e-3 and 4.1e-3 in float64 (ten trials each).
 TOLERANCE = {"float32": (2e-3, 1e-2, 2e-2), "float64": (1e-5, 5e-3, 1e-2)}
 HITS = {"float32": 30, "float64": 30}  # of 10,000 test pictures
 SAMPLE = 250  # entries of a tensor that are recorded

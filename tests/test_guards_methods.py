@@ -101,7 +101,7 @@ def test_feddw_decays_in_every_ninth_round(x64, tiny):
 def one_round(t):
     """States before and after a round in which half of the clients take part, and who did.
 
-    Client state is noise before it, so that none is taken for another; only the participants' moves.
+    Client state is noise before it, so that none is taken for another; that of participants moves.
     """
     initial = t.state()
     start = with_clients(initial, noisy(initial.clients))

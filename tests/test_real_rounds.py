@@ -1,7 +1,8 @@
-"""The first rounds on CIFAR-10 through `run` are those of a plain PyTorch loop on the same pictures.
+"""Rounds on CIFAR-10 through `run` are those of a plain PyTorch loop on the same pictures.
 
-PyTorch's side is benchmarks/peers/cifar_rounds.py, recorded in tests/golden, so that these tests run
-without it; with PEER_PYTHON=.venv-peers/bin/python, a Python that has torch, it is computed again.
+PyTorch's side is benchmarks/peers/cifar_rounds.py, recorded in tests/golden, so that these tests
+run without it; with PEER_PYTHON=.venv-peers/bin/python, a Python that has torch, it is computed
+again.
 """
 
 import subprocess

@@ -149,7 +149,8 @@ def by_hand(recorded, kind):
 
 
 @pytest.mark.parametrize(
-    "kind, part, momentum", [("fedavg", None, 0.9), ("scaffold", "control", 0.0), ("feddyn", "gradient", 0.0)]
+    "kind, part, momentum",
+    [("fedavg", None, 0.9), ("scaffold", "control", 0.0), ("feddyn", "gradient", 0.0)],
 )  # fmt: skip
 def test_rounds_of_two_of_four_clients(x64, kind, part, momentum):
     """The models are those by hand, and who is absent keeps its state bit for bit."""
