@@ -129,7 +129,7 @@ def rounds(problem: dict[str, np.ndarray], folder: Path) -> dict[str, np.ndarray
         }
         model.load_state_dict(server)
         hits.append(correct(model, testing))
-        found |= {f"round{number + 1}/{name}": x.numpy() for name, x in server.items()}
+        found |= {f"round{number + 1}/{name}": np.asarray(x) for name, x in server.items()}
     return found | {"correct": np.array(hits)}
 
 
@@ -138,7 +138,7 @@ def main(problem: str, folder: str, result: str) -> None:
     torch.set_num_threads(1)
     with np.load(problem) as z:
         found = rounds({name: z[name] for name in z.files}, Path(folder))
-    np.savez(result, **found)
+    np.savez(result, allow_pickle=False, **found)
 
 
 if __name__ == "__main__":
