@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from fedjax_nc.errors import UserError, unknown
 
 Order = Literal["official", "stored"]
+_IN_ONE_PLACE = ("centralised",)  # methods that have everybody's data
 PARTITIONS = ("iid", "shards", "dirichlet", "classes", "quantity")
 
 
@@ -169,7 +170,8 @@ class RunConfig:
     @property
     def is_centralised(self) -> bool:
         """Whether the method has all data in one place."""
-        return self.method.partition("|")[0].partition("@")[0].strip() == "centralised"
+        first = self.method.partition("|")[0].partition("@")[0].strip()
+        return first in _IN_ONE_PLACE
 
     @property
     def partition_seed(self) -> int:

@@ -197,11 +197,9 @@ def test_nobody_asks_for_a_method_by_name():
                 asked = any(ast.unparse(s).endswith(("method", "method.name")) for s in sides)
                 where = f"{name_of(path)}:{node.lineno}"
                 # FedETF's and FedDW's Dirichlet rules share their names with the methods, and
-                # FedBlade chooses between two losses; centralised training is a federation of
-                # one client, which no method can ask for
+                # FedBlade chooses between two losses
                 left = ast.unparse(node.left)
-                known = left in ("rule", "cfg.rule", "kind") or texts == {"centralised"}
-                assert not (names & texts) or known, where
+                assert not (names & texts) or left in ("rule", "cfg.rule", "kind"), where
                 assert not asked, where
 
 

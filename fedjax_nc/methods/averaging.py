@@ -49,7 +49,8 @@ def centralised() -> Method:
               Networks from Decentralized Data, AISTATS 2017.
     Changes:  one client holds the whole training set, whatever the protocol: a round is its local
               epochs over all of it, and as many rounds are as many passes.
-    Defaults: cross-entropy with the settings that the protocol has for FedAvg; no personal models.
+    Defaults: cross-entropy with the settings that the protocol has for FedAvg; neither personal
+              models nor fine-tuning.
     Differs:  a client that holds out test data (client_test = split) holds out its share of all.
               The number of steps that `feddr_plus/lda` fixes is that of its epochs here. The model
               is sent, if only to one client.

@@ -92,9 +92,10 @@ def loop_counts(phase: Phase, local: config.Local, size: jax.Array) -> tuple[jax
     per_epoch = full if local.drop_last else -(-size // local.batch_size)
     epochs = phase.epochs(local.epochs) if callable(phase.epochs) else phase.epochs
     epochs = local.epochs if epochs is None else epochs
-    per_epoch = jnp.maximum(per_epoch, 1)
-    per_epoch = per_epoch if phase.visits is None else phase.visits(per_epoch, epochs)
-    return jnp.asarray(epochs), jnp.where(size > 0, per_epoch, 0)
+    shuffles, steps = jnp.asarray(epochs), jnp.where(size > 0, jnp.maximum(per_epoch, 1), 0)
+    if phase.visits is None:
+        return shuffles, steps
+    return shuffles, jnp.where(size > 0, phase.visits(steps, epochs), 0)
 
 
 def seen_in_epoch(phase: Phase, size: jax.Array) -> jax.Array:
