@@ -87,14 +87,14 @@ Differences are relative to each tensor's largest entry.
 | float64: flips left out | 2.3e-2 | 3.9e-2 | 5.4e-2 |
 
 One run in float32 says little about the next: with other settings (learning rates 0.03 and 0.05,
-another seed) the package and PyTorch were up to 2e-3 and 2.3e-2 apart after round 3. The second is
-above the tolerance here, and the recorded run, the fourth setting that was tried and chosen for its
-accuracy, is closer than most. The ten trials were made once, by a script that is not kept. In float64
-three settings were at most 9e-8 apart; but pictures are normalised in float32 there too, where a
-division may differ in its last place, so only round 1 has a sharp tolerance. PyTorch's side is
-recorded in `tests/golden/cifar10_rounds_float32.npz` and `_float64.npz`, so `make slow` compares
-without torch; `PEER_PYTHON=.venv-peers/bin/python make slow` computes it again, and
-`PEER_PYTHON=... python tests/real_rounds.py` records it anew.
+another seed) the package and PyTorch were up to 2e-3 and 2.3e-2 apart after round 3. The second
+is above the tolerance here, and the recorded run, the fourth setting that was tried and chosen
+for its accuracy, is closer than most. The ten trials were made once, by a script that is not
+kept. In float64 three settings were at most 9e-8 apart; but pictures are normalised in float32
+there too, where a division may differ in its last place, so only round 1 has a sharp tolerance.
+PyTorch's side is recorded in `tests/golden/cifar10_rounds_float32.npz` and `_float64.npz`, so
+`make slow` compares without torch; `PEER_PYTHON=.venv-peers/bin/python make slow` computes it
+again, and `PEER_PYTHON=... python tests/real_rounds.py` records it anew.
 
 CIFAR-10's normalisation is (0.4914, 0.4822, 0.4465) and (0.2023, 0.1994, 0.2010), as widely used
 code has it. Of the 50,000 official training pictures the means are (0.4914, 0.4822, 0.4465) and

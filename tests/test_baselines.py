@@ -148,6 +148,9 @@ def test_fedexp_steps_further_when_clients_disagree(x64, tiny):
     eta = np.sqrt(tree.dot(far, far) / tree.dot(near, near))
     assert eta > 1.2
     same(far, tree.scale(float(eta), near), rtol=1e-8)
+    state, _ = t.run(1, state=state)
+    tested = t.task.method.tested(state.weights, state.shared)
+    same(tested, tree.scale(0.5, tree.add(one, plain(state.weights))))
 
 
 def test_fednh_moves_unit_vectors(x64, tiny):
