@@ -1,4 +1,4 @@
-"""What each term of a method's objective costs on a batch (FedBlade, table 10)."""
+"""Times each term of a method's objective on a batch (FedBlade, table 10)."""
 
 import itertools
 import time

@@ -169,7 +169,7 @@ class RunConfig:
 
     @property
     def is_centralised(self) -> bool:
-        """Whether the method has all data in one place."""
+        """True for a method that trains on all data in one place."""
         first = self.method.partition("|")[0].partition("@")[0].strip()
         return first in _IN_ONE_PLACE
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from fedjax_nc.config import RunConfig
 from fedjax_nc.data.catalogue import DATASETS, sized
 from fedjax_nc.errors import UserError
+from fedjax_nc.models.catalogue import MODELS
 
 
 class Rule(NamedTuple):
@@ -166,7 +167,7 @@ RULES = (
     Rule(
         "federation.mapping",
         "model",
-        matters=lambda c: c.model not in ("cnn", "bilstm"),
+        matters=lambda c: c.model not in MODELS or not MODELS[c.model].mapped,
         home="other models: this one ends with such layers",
     ),
 )

@@ -71,7 +71,7 @@ def _cells(row: Row, shown: Sequence[Metric]) -> list[str]:
     cells = [str(row.summaries[0]["method"])]
     for metric in shown:
         values = [s[metric.name] for s in row.summaries if s.get(metric.name) is not None]
-        scale, digits = (100, 1) if metric.percent else (1, 2)
+        scale, digits = (100, 1) if metric.percent else (1, metric.digits)
         cells.append(mean_and_spread([scale * value for value in values], digits=digits))
     times = [(s["seeds_in_parallel"], s["seconds_per_round"]) for s in row.summaries]
     cells += [f"{row.config.local.lr:g}", seconds_in_words(times)]

@@ -61,7 +61,7 @@ def test_equals_fedavg(x64, spec):
     ],
 )
 def test_variants_differ_and_stay_finite(spec):
-    """Those that no trajectory has."""
+    """A variant that no trajectory computes trains other weights than its default."""
     options = {"local_cfg": {"epochs": 3, "momentum": 0.9, "weight_decay": 1e-3}}
     one, other = (after(s, 2, **options) for s in (spec, spec.split("(")[0]))
     assert differ(one.params["body"], other.params["body"])

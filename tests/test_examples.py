@@ -154,7 +154,7 @@ def pip(*words):
 
 
 def test_class_mixes():
-    """What FedDW's figure 4 is drawn from: the counts in the picture are those of the examples."""
+    """The counts in the picture of FedDW's figure 4 are those of the examples."""
     made = runpy.run_path(str(EXAMPLES.parent / "papers/class_mixes.py"))
     labels = np.repeat(np.arange(4), (30, 20, 30, 10))
     (held,) = made["mix"](labels, 1, seed=3)

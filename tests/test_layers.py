@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "figures": set(),
     "metrics": set(),
     "protocols": {"config", "errors", "methods.catalogue", "data.catalogue", "data.spec"},
-    "effects": {"config", "errors", "data.catalogue"},
+    "effects": {"config", "errors", "data.catalogue", "models.catalogue"},
     "host": {
         *("config", "errors", "types", "tree", "flops", "models", "data", "methods", "train"),
         *("analysis", "io", "figures", "protocols", "metrics"),

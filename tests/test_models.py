@@ -212,7 +212,7 @@ def linear(inputs, outputs):
 
 
 def inverted(inputs, outputs, expansion, stride):
-    """Of FedDW's block: three convolutions with BatchNorm, a fourth where channels change."""
+    """FedDW's block has three convolutions with BatchNorm, a fourth where channels change."""
     inner = expansion * inputs
     shortcut = inputs * outputs + 2 * outputs if stride == 1 and inputs != outputs else 0
     return (inputs + 2) * inner + (9 + 2) * inner + (inner + 2) * outputs + shortcut

@@ -26,7 +26,7 @@ PAD = 4
 
 
 class Step(NamedTuple):
-    """What a client draws for one step; arrays have an entry for each example."""
+    """A step of one client as chance decided it; arrays have an entry for each example."""
 
     index: np.ndarray  # the picture's number among the 50,000
     down: np.ndarray  # where the crop begins, from -PAD to PAD

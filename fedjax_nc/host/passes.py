@@ -1,4 +1,4 @@
-"""What a method costs a client: the forward passes of a step, and the parameters it holds."""
+"""Counts the forward passes of a client's step under a method, and the parameters it holds."""
 
 from collections import Counter
 from collections.abc import Callable
