@@ -6,7 +6,7 @@ READY := $(VENV)/.fedjax_nc-ready
 METHOD ?= fedetf
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 # every layer of the package, in a minute on two cores
-FAST := layers losses flops models datasets partition augment executors evaluate run cli bad_input
+FAST := layers losses datasets partition augment executors run bad_input
 
 .PHONY: run test fast slow check setup docs bench
 run: $(READY)  ## train METHOD on the default dataset

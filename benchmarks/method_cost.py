@@ -31,7 +31,8 @@ from rich.table import Table
 
 from fedjax_nc import devices, tree
 from fedjax_nc.errors import UserError
-from fedjax_nc.host.assemble import Job, first_state
+from fedjax_nc.host.assemble import Job
+from fedjax_nc.host.states import first_state
 from fedjax_nc.models.conv import Dense
 from fedjax_nc.models.resnet import ResNet
 from fedjax_nc.train import seeds

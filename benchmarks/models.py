@@ -50,7 +50,7 @@ def measure(model: str, batch_size: int, batches: int, repeats: int) -> dict[str
 
     from fedjax_nc import devices, tree
     from fedjax_nc.host import dry_run
-    from fedjax_nc.host.assemble import first_state
+    from fedjax_nc.host.states import first_state
     from fedjax_nc.train import seeds
     from fedjax_nc.train.round import make_round
     from fedjax_nc.train.schedule import make_hyper

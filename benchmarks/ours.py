@@ -17,8 +17,9 @@ from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.data.spec import DatasetSpec
 from fedjax_nc.errors import unknown
 from fedjax_nc.host import dry_run
-from fedjax_nc.host.assemble import Given, Job, assemble, first_state
+from fedjax_nc.host.assemble import Given, Job, assemble
 from fedjax_nc.host.loop import AT_ONCE, make_rounds_of
+from fedjax_nc.host.states import first_state
 from fedjax_nc.models.catalogue import MODELS
 from fedjax_nc.train.schedule import make_hyper
 

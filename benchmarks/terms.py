@@ -11,7 +11,8 @@ import numpy as np
 from progress import Progressing
 
 from fedjax_nc import tree
-from fedjax_nc.host.assemble import Job, first_state
+from fedjax_nc.host.assemble import Job
+from fedjax_nc.host.states import first_state
 from fedjax_nc.methods.base import Context, Phase, Term
 from fedjax_nc.train import local, seeds
 from fedjax_nc.train.client import make_broadcast, make_rows, make_view

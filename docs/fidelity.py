@@ -30,7 +30,7 @@ OTHERWISE = {
     "centralised": "`fedavg` of one client",
     "apfl": "its steps by hand; it uploads what `fedavg` does, and with `alpha=1` it is `local`",
     "fedbn": "which layers stay and which are averaged",
-    "pfedme": "its inner steps by hand; with one that undoes its pull it is `fedavg`",
+    "pfedme": "inner steps, server and fine-tuning by hand; with one that undoes its pull `fedavg`",
     "prox": "golden `fedprox_term`; its term is that of `fedprox`, which has a trajectory",
     "ccvr": "golden `ccvr_client_fedetf_repo`; a NumPy version of the pooled moments",
     "kd": "a NumPy version, values and gradients",
@@ -51,6 +51,9 @@ VARIANTS = {
     ),
     "per_fedavg(batches='pairs')": "FedBABU's code, whose steps are written out",
     "gradaug(rule='paper')": "which widths are drawn",
+    "fedavg | ccvr(rule='flbench')": "FL-bench's covariances, written out",
+    "moon(buffer=2)": "which models are kept, and the term by hand",
+    "feddecorr(scale='paper')": "equation 8, written out",
     "feddw(form='linear', refresh=2)": "where A_0 is after each round",
     "fedetf(learn_scale=False, scale=5.0)": "logits of another temperature",
     "dot_regression(finetune='dr_plus')": "terms and weights, which are those of `feddr_plus`",
@@ -100,7 +103,6 @@ CIFAR-10's normalisation is (0.4914, 0.4822, 0.4465) and (0.2023, 0.1994, 0.2010
 code has it. Of the 50,000 official training pictures the means are (0.4914, 0.4822, 0.4465) and
 the deviations (0.2470, 0.2435, 0.2616); the published ones are near (0.2022, 0.1993, 0.2009), the
 mean over pictures of each picture's own deviation."""
-NOTHING = "the checks that every method passes (`fedjax_nc/testing`)"
 
 
 def names_of(spec: str) -> list[str]:
@@ -118,6 +120,13 @@ def page(largest: dict[str, float]) -> str:
 
     runs = [load(name) for name in NAMES]
     covered = {name for run in runs for name in names_of(run.method)}
+    kinds = {"": catalogue.bases(), "\\| ": catalogue.regularisers()}
+    others = [(kind, name) for kind in kinds for name in kinds[kind] if name not in covered]
+    if unsaid := sorted({name for _, name in others} - set(OTHERWISE)):
+        raise SystemExit(
+            f"nothing stands for {', '.join(unsaid)}: record a run in tests/trajectories, or say "
+            "what does in OTHERWISE of docs/fidelity.py"
+        )
     lines = [
         "# Fidelity",
         "",
@@ -144,10 +153,7 @@ def page(largest: dict[str, float]) -> str:
         "| method | what stands for it |",
         "|---|---|",
     ]
-    for kind, entries in (("", catalogue.bases()), ("\\| ", catalogue.regularisers())):
-        for name in entries:
-            if name not in covered:
-                lines.append(f"| `{kind}{name}` | {OTHERWISE.get(name, NOTHING)} |")
+    lines += [f"| `{kind}{name}` | {OTHERWISE[name]} |" for kind, name in others]
     lines += ["", "## Variants without a recorded run", "", "| variant | what stands for it |"]
     lines += ["|---|---|", *(f"| `{spec}` | {what} |" for spec, what in VARIANTS.items())]
     lines += ["", "## Real data", "", *REAL.splitlines()]

@@ -8,14 +8,15 @@ from typing import Any
 
 import jax
 
-from fedjax_nc import config, devices, effects, plugins, protocols
+from fedjax_nc import config, devices, effects, plugins, processes, protocols
 from fedjax_nc.cli.console import Progressing
 from fedjax_nc.data.catalogue import find
 from fedjax_nc.errors import UserError, unknown
 from fedjax_nc.host import session
-from fedjax_nc.host.assemble import Given, Job, assemble, place, state_of_seed
+from fedjax_nc.host.assemble import Given, Job, assemble
 from fedjax_nc.host.records import tested
 from fedjax_nc.host.reporting import Quiet
+from fedjax_nc.host.states import place, state_of_seed
 from fedjax_nc.host.track import Track
 from fedjax_nc.methods import catalogue, registry
 from fedjax_nc.methods.base import Method
@@ -82,11 +83,11 @@ def run(
         keeps everything in memory and writes nothing.
       seeds_parallel: run all seeds as one program.
       overwrite: start again, deleting what this configuration left before.
-      strict: refuse clients without data instead of skipping them.
+      strict: refuse clients without data, and to resume on other devices or another jax.
       track: analyses to record while training, of collapse, spectrum, alignment and
         consistency.
       track_every: rounds between two of these records.
-      track_clients: clients whose local models `alignment` looks at.
+      track_clients: clients whose local models `alignment` and `consistency` look at.
       track_examples: test examples that are looked at.
       plugin: files or modules that add methods, models or datasets.
       progress: show a progress bar.
@@ -132,7 +133,7 @@ def run(
         command=("fedjax_nc.run",),
         plugins=tuple(plugins.record()),
     )
-    if not progress:
+    if not (progress and processes.is_first()):
         return Result(tuple(session.run_seeds(request, Quiet())))
     with Progressing(cfg.method, cfg.federation.participants) as reporter:
         return Result(tuple(session.run_seeds(request, reporter)))

@@ -3,12 +3,14 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
+from fedjax_nc import typed
 from fedjax_nc.errors import UserError, unknown
+from fedjax_nc.inputs import check_path
 
 Order = Literal["official", "stored"]
 _IN_ONE_PLACE = ("centralised",)  # methods that have everybody's data
@@ -103,6 +105,12 @@ class Federation:
     """BatchNorm by running or batch statistics, GroupNorm(2), none; default is the model's."""
     mapping: tuple[int, ...] = ()
     """Dense layers between network and class vectors, as FedDW's 256 128; ReLU between them."""
+    dropout: float = 0.0
+    """Share of participants that never answer, drawn for each of them in each round."""
+    straggler: float = 0.0
+    """Share of participants that do fewer epochs: uniformly 1 to all of them, as in FedProx."""
+    nan: Literal["stop", "skip"] = "stop"
+    """A client that diverges ends the run, or is left out of the round and counted."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +142,9 @@ class Execution:
     chunk: int = 4
     """Clients at once under `chunked`."""
     devices: int = 0
-    """Devices to use; on a CPU as many are set up. 0: all, or one per core."""
+    """Devices to use, of each process; on a CPU as many are set up. 0: all, or one per core."""
+    shard: bool = False
+    """Divide client state over devices, and examples above `pool_mb`: more devices, more room."""
     conv: Literal["auto", "native", "canonical", "im2col", "winograd"] = "auto"
     """How convolutions are computed; a shape that a choice cannot do is left to `auto`."""
     client_state_mb: int = 2000
@@ -143,6 +153,8 @@ class Execution:
     """Examples above this size stay in host memory or on disk; only participants' move."""
     checkpoint_every: int = 10
     """Rounds between checkpoints; a stopped run resumes from the last one."""
+    save_seconds: float = 300.0
+    """Seconds after which a checkpoint is saved in any case; 0 leaves it to the rounds."""
 
 
 @dataclass(frozen=True)
@@ -184,38 +196,48 @@ def to_dict(config: RunConfig) -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
-def from_dict(content: dict[str, Any]) -> RunConfig:
-    """What `to_dict` wrote, read again."""
-    return _filled(RunConfig, content)
+def from_dict(content: Any) -> RunConfig:
+    """Returns what `to_dict` wrote, every value checked as a flag is."""
+    config = typed.filled(RunConfig(), content)
+    absent = set(_names(identity(to_dict(RunConfig())))) - set(_names(content))
+    if absent:  # settings that came later may be; others are only where a file was cut
+        raise UserError(f"settings are missing: {', '.join(sorted(absent))}")
+    validate(config)
+    return config
 
 
-def _filled(kind: Any, content: dict[str, Any]) -> Any:
-    known = {f.name: f for f in dataclasses.fields(kind)}
-    strange = ", ".join(sorted(set(content) - set(known)))
-    if strange:
-        raise UserError(f"a setting that this version does not know: {strange}")
-    values = {}
+def _names(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the dotted names of all settings of a configuration's plain form."""
     for name, value in content.items():
-        if isinstance(value, dict):
-            value = _filled(known[name].type, value)
-        values[name] = tuple(value) if isinstance(value, list) else value
-    return kind(**values)
+        if isinstance(value, Mapping):
+            yield from (f"{name}.{inner}" for inner in value)
+        else:
+            yield name
 
 
 # Settings that change no number: where data lies, what only confirms another setting, when a run
-# saves, where examples are kept.
-_FREE = {"data": ("dir", "partition_order"), "execution": ("checkpoint_every", "pool_mb")}
+# saves, where examples and client state are kept.
+_FREE = {
+    "data": ("dir", "partition_order"),
+    "execution": ("checkpoint_every", "save_seconds", "pool_mb", "shard"),
+}
 # Settings that came later, with the value that an older configuration without them means.
 _LATER = {
     "data": {"order": "stored"},
-    "federation": {"mapping": []},
+    "federation": {"mapping": [], "dropout": 0.0, "straggler": 0.0, "nan": "stop"},
     "evaluation": {"personal_global": False, "stop_at": None},
 }
 
 
 def identity(content: dict[str, Any]) -> dict[str, Any]:
-    """Returns a configuration's plain form with all that can change a number."""
+    """Returns a configuration's plain form with all that can change a number.
+
+    Devices only change the rounding, and a run may move to others. They stay in it as 0, which is
+    their default: so names that were made of it stay.
+    """
     left = dict(content)
+    if isinstance(left.get("execution"), dict) and "devices" in left["execution"]:
+        left["execution"] = left["execution"] | {"devices": 0}
     for group, names in _FREE.items():
         if isinstance(left.get(group), dict):
             left[group] = {k: v for k, v in left[group].items() if k not in names}
@@ -237,33 +259,28 @@ def changed(config: RunConfig, group: str, values: Mapping[str, Any]) -> RunConf
     for name, value in values.items():
         if name not in known:
             raise unknown(f"setting of {group}", name, allowed=known)
-        made[name] = _typed(f"{group}.{name}", value, kind=hints[name])
+        made[name] = typed.value(f"{group}.{name}", value, kind=hints[name])
     return dataclasses.replace(config, **{group: dataclasses.replace(old, **made)})
 
 
-def _typed(name: str, value: Any, kind: Any) -> Any:
-    """Returns a value as its setting's type, or refuses it."""
-    inner = get_args(kind)
-    if get_origin(kind) is Literal:
-        if value not in inner:
-            raise unknown(name, str(value), allowed=inner)
-        return value
-    if get_origin(kind) is tuple:
-        if isinstance(value, list | tuple):
-            return tuple(_typed(name, item, kind=inner[0]) for item in value)
-    elif type(None) in inner:
-        return None if value is None else _typed(name, value, kind=inner[0])
-    elif kind is float and type(value) in (int, float):
-        return float(value)
-    elif type(value) is kind:
-        return value
-    wanted = getattr(kind, "__name__", str(kind)) if not inner else str(kind)
-    raise UserError(f"{name} is {wanted}, {value!r} was given")
+def fingerprint(config: RunConfig) -> str:
+    """Returns sixteen characters that change with the seed and all else that can change a number.
+
+    Unlike `config_hash` it looks at no file, and tells the same of what config.yaml gives back.
+    """
+    content = identity(to_dict(from_dict(to_dict(config))))
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def config_hash(config: RunConfig) -> str:
-    """Eight characters that name the configuration: all that can change a number, but the seed."""
+def config_hash(config: RunConfig, *, devices: int = 0) -> str:
+    """Eight characters that name the configuration: all that can change a number, but the seed.
+
+    Args:
+      config: the configuration.
+      devices: their number where it is to be part of the name, as of earlier versions.
+    """
     content = identity(to_dict(config))
+    content["execution"]["devices"] = devices
     del content["seed"]
     # another partition or other examples in the same file are another configuration
     for group, file in (("partition", config.data.partition_file), ("dataset", config.dataset)):
@@ -322,9 +339,15 @@ def validate(config: RunConfig) -> None:
         "--execution.chunk": x.chunk,
         "--execution.checkpoint_every": x.checkpoint_every,
     }
+    typed.check_numbers(config)
+    for flag, path in {"data.dir": d.dir, "data.partition_file": d.partition_file}.items():
+        check_path(f"--{flag}", path or "")
+    check_path("--dataset", config.dataset)
     for flag, value in positive.items():
         if not value > 0 or value == float("inf"):
             raise UserError(f"{flag}={value}: give a number above zero")
+    if config.rounds >= 2**31:  # the state counts them in 32 bits
+        raise UserError(f"--rounds={config.rounds}: give at most {2**31 - 1}")
     not_negative = {
         "--local.steps": lo.steps,
         "--local.weight_decay": lo.weight_decay,
@@ -333,6 +356,7 @@ def validate(config: RunConfig) -> None:
         "--execution.devices": x.devices,
         "--execution.client_state_mb": x.client_state_mb,
         "--execution.pool_mb": x.pool_mb,
+        "--execution.save_seconds": x.save_seconds,
     }
     for flag, value in not_negative.items():
         if not value >= 0:
@@ -348,12 +372,21 @@ def validate(config: RunConfig) -> None:
         raise UserError(f"--federation.mapping {' '.join(map(str, f.mapping))}: give sizes")
     if not 0 <= lo.momentum < 1:
         raise UserError(f"--local.momentum={lo.momentum}: give a number from 0 to below 1")
+    if not 0 <= f.dropout < 1:
+        raise UserError(f"--federation.dropout={f.dropout}: give a share from 0 to below 1")
+    if not 0 <= f.straggler <= 1:
+        raise UserError(f"--federation.straggler={f.straggler}: give a share from 0 to 1")
     if not 0 < d.test_fraction < 1:
         raise UserError(f"--data.test_fraction={d.test_fraction}: give a share between 0 and 1")
     if e.stop_at is not None and not 0 < e.stop_at < 1:
         raise UserError(
             f"--evaluation.stop_at={e.stop_at:g}: give a share between 0 and 1, "
             "as 0.6 for 60 per cent"
+        )
+    if x.chunk > max(f.clients, 64):
+        raise UserError(
+            f"--execution.chunk={x.chunk} is more than --federation.clients={f.clients}: run at "
+            "most all of them at once"
         )
     if f.participants > f.clients:
         raise UserError(

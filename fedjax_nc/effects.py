@@ -47,7 +47,8 @@ def _is_text(c: RunConfig) -> bool:
 # what only several clients have; beside methods of several, centralised training leaves it to them
 OF_SEVERAL = frozenset(
     ("data.partition", "data.alpha", "data.rule", "data.per_client", "federation.clients",
-     "federation.participants", "federation.weights")
+     "federation.participants", "federation.weights", "federation.dropout",
+     "federation.straggler", "federation.nan")
 )  # fmt: skip
 RULES = (
     Rule(
@@ -109,6 +110,18 @@ RULES = (
     Rule("data.normalise", "dataset", matters=lambda c: not _is_text(c), home="images"),
     Rule(
         "local.epochs", "local.steps", matters=lambda c: not c.local.steps, home="--local.steps=0"
+    ),
+    Rule(
+        "federation.straggler",
+        "local.epochs",
+        matters=lambda c: bool(c.local.steps) or c.local.epochs > 1,
+        home="runs of several epochs, of which a straggler does fewer",
+    ),
+    Rule(
+        "federation.straggler",
+        "local.steps",
+        matters=lambda c: c.local.steps != 1,
+        home="runs of several steps, of which a straggler does fewer",
     ),
     Rule(
         "local.momentum local.nesterov",

@@ -122,23 +122,32 @@ def _over_classes(whose: str) -> tuple[Metric, ...]:
         Metric(f"{whose}_balanced_accuracy", whose=whose, of=balanced_accuracy),
         Metric(f"{whose}_macro_f1", whose=whose, of=macro_f1),
         Metric(f"{whose}_calibration_error", whose=whose, of=calibration_error),
+        Metric(f"{whose}_class_accuracy", whose=whose, of=class_accuracy),
     )
 
+
+# participants that fail, in the records of a run whose configuration says that they may
+ODD = ("dropped", "stragglers", "diverged")
+COSTS = ("bytes_up", "bytes_down", "mflops")  # of a run that stops at a target accuracy
 
 METRICS = (
     Metric("global_accuracy", "global", whose="global", of=accuracy),
     Metric("global_loss", whose="global", of=loss, percent=False),
     *_over_classes("global"),
-    Metric("global_class_accuracy", whose="global", of=class_accuracy),
     *_over_clients("client", "clients", worst_label="worst"),
     *_over_clients("personal", "personal"),
     *_over_classes("personal"),
     *_over_clients("personal_global", "official"),
+    *_over_classes("personal_global"),
     *_over_clients("finetuned", "fine-tuned"),
     *_over_classes("finetuned"),
     Metric("calibrated_accuracy", "calibrated", whose="calibrated", of=accuracy),
+    *_over_classes("calibrated"),
     *_over_clients("calibrated_personal", ""),
+    *_over_classes("calibrated_personal"),
     Metric("rounds_to_target", "to target", percent=False, digits=0),
+    *(Metric(f"{cost}_to_target", percent=False, digits=0) for cost in COSTS),
+    *(Metric(name, percent=False, digits=0) for name in ODD),
     Metric("seconds_per_round", "s/round", percent=False),
     Metric("compile_seconds", "compile", percent=False),
 )

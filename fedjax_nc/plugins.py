@@ -18,12 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedjax_nc import inputs, typed
 from fedjax_nc.data.catalogue import DATASETS, register_dataset
-from fedjax_nc.errors import UserError
+from fedjax_nc.errors import UserError, reason
 from fedjax_nc.methods import catalogue
 from fedjax_nc.methods.entry import last_name, literal, literals
 from fedjax_nc.models.catalogue import MODELS, register_model
 
+_LARGEST = inputs.MEGABYTE  # bytes of a plugin, which is parsed whole at every start
 GROUP = "fedjax_nc.plugins"  # the entry points whose modules are read
 # what a file may call, and the records that the call adds to
 _REGISTER = {
@@ -31,6 +33,14 @@ _REGISTER = {
     "register_model": (register_model, MODELS),
 }
 _DEFERRED = ("load", "module")  # their keywords that need not be literals
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("name", "kind", "source", "summary", "norm", *_DEFERRED), str),
+    **dict.fromkeys(("classes", "train", "test", "words", "min_size", "blocks"), int),
+    **dict.fromkeys(("mean", "std"), tuple[float, ...]),
+    "shape": tuple[int, ...],
+    "text": bool,
+    "options": dict,
+}
 
 
 @dataclass(frozen=True)
@@ -114,13 +124,16 @@ def _entry_points() -> tuple[importlib.metadata.EntryPoint, ...]:
 
 def _read(name: str) -> None:
     path, dotted = _find(name)
-    content = path.read_bytes()
+    try:
+        content = inputs.read(path, _LARGEST)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read plugin {path} ({reason(error)}): give another") from error
     old = _READ.get(path)
     if old and old.content == content:
         return
     try:
-        tree = ast.parse(content)
-    except (SyntaxError, ValueError) as error:  # ValueError: a null byte
+        tree = inputs.parse_python(content, _LARGEST)
+    except (SyntaxError, ValueError) as error:  # ValueError: a null byte, or too deep
         raise _broken(path, error, line=getattr(error, "lineno", None)) from None
     if old:
         _forget(old)
@@ -142,6 +155,7 @@ def _read(name: str) -> None:
 
 def _find(name: str) -> tuple[Path, bool]:
     """Returns the file of a plugin, and whether it was named as a module."""
+    inputs.check_path("plugin", name)
     if name.endswith(".py") or os.sep in name:
         path = Path(name).expanduser().resolve()
         if not path.is_file() or path.suffix != ".py":
@@ -170,7 +184,7 @@ def _read_records(tree: ast.Module, plugin: Plugin) -> None:
                 plugin.records.append((function, _register(call, plugin, constants=constants)))
             except (UserError, TypeError) as error:  # TypeError: a wrong keyword, or one is missing
                 where = f"plugin {plugin.path}, line {call.lineno}: {function}"
-                raise UserError(f"{where}: {' '.join(str(error).split())}") from None
+                raise UserError(f"{where}: {error}") from None
 
 
 def _register(call: ast.Call, plugin: Plugin, constants: dict[str, Any]) -> str:
@@ -193,7 +207,8 @@ def _register(call: ast.Call, plugin: Plugin, constants: dict[str, Any]) -> str:
 
 def _value(key: str, node: ast.expr, *, constants: dict[str, Any], path: Path) -> Any:
     try:
-        return literal(node, constants)
+        found = literal(node, constants)
+        return typed.value(key, found, kind=_TYPES[key]) if key in _TYPES else found
     except ValueError:
         if key not in _DEFERRED:
             raise UserError(f"{key} is computed: write it as a literal") from None

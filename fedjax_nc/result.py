@@ -55,9 +55,12 @@ class Result:
     def curves(self) -> dict[str, np.ndarray]:
         """Every metric of the tested rounds, [seeds, tested rounds]."""
         first = self._tested[0][0]
-        names = [k for k, v in first.items() if isinstance(v, float) and k not in _NO_METRIC]
+        # a loss is None in a round in which everybody failed
+        kinds = (float, type(None))
+        names = [k for k, v in first.items() if isinstance(v, kinds) and k not in _NO_METRIC]
         return {
-            name: np.array([[row[name] for row in rows] for rows in self._tested]) for name in names
+            name: np.array([[row[name] for row in rows] for rows in self._tested], float)
+            for name in names
         }
 
     @property

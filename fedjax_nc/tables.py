@@ -158,7 +158,13 @@ def seconds_in_words(runs: Sequence[tuple[int, float]]) -> str:
 
 def in_words(cfg: RunConfig) -> str:
     """Returns what a table or panel is about: `cifar10, dirichlet with alpha 0.1, cnn, ...`."""
-    who = f"{cfg.federation.participants} of {cfg.federation.clients} clients"
+    people = cfg.federation
+    who = f"{people.participants} of {people.clients} clients"
+    who += "".join(
+        f", {name} {share:g}"
+        for name, share in (("dropout", people.dropout), ("straggler", people.straggler))
+        if share
+    )
     limit = f" ({cfg.data.limit} examples)" if cfg.data.limit else ""
     partition = partition_in_words(cfg.data)
     return f"{cfg.dataset}{limit}, {partition}, {who}, {cfg.model}, {cfg.rounds} rounds"

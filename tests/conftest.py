@@ -1,10 +1,14 @@
 """Two CPU devices, quick compilation, and fixtures that many tests share."""
 
 import atexit
+import contextlib
 import functools
 import gc
 import os
+import signal
 import tempfile
+import time
+from pathlib import Path
 
 import jax
 from jax._src import api, lru_cache
@@ -15,7 +19,9 @@ given = os.environ.get("XLA_FLAGS")
 QUICK = "--xla_cpu_parallel_codegen_split_count=1"
 if jax.__version_info__ < (0, 11):  # later ones have no other emitters, and stop at the flag
     QUICK += " --xla_cpu_use_fusion_emitters=false"
-os.environ["XLA_FLAGS"] = f"{given or ''} {QUICK}"
+# XLA ends a process whose devices wait 40 seconds for one another, as on a machine that was paused
+PATIENT = "--xla_cpu_collective_call_terminate_timeout_seconds=500"
+os.environ["XLA_FLAGS"] = f"{given or ''} {QUICK} {PATIENT}"
 
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 2)
@@ -31,6 +37,11 @@ atexit.unregister(api.clean_up)  # seconds, to forget thousands of programs one 
 jax.devices()  # reads the flags, which commands that tests start should not inherit
 os.environ.pop("XLA_FLAGS") if given is None else os.environ.update(XLA_FLAGS=given)
 
+# what nohup or a shell's background ignores, commands that tests start would ignore too
+for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
+
 gc.freeze()
 gc.set_threshold(100_000, 20, 100)  # as `devices.start`
 
@@ -40,11 +51,24 @@ import pytest  # noqa: E402
 
 
 def pytest_configure(config):
-    """Keep compiled functions for the other worker and the next session."""
-    jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
+    """Keep compiled functions for the other worker, the next session and other checkouts."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    programs = home / "fedjax_nc" / "tests"
+    programs.mkdir(parents=True, exist_ok=True)
+    if not hasattr(config, "workerinput"):
+        forget(programs, days=30)
+    jax.config.update("jax_compilation_cache_dir", str(programs))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     lru_cache.LRUCache.put = put_whole
+
+
+def forget(programs, days):
+    """Removes programs that were made so long ago."""
+    for file in programs.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another session was quicker
+            if time.time() - file.stat().st_mtime > days * 86400:
+                file.unlink()
 
 
 def put_whole(cache, key, value):

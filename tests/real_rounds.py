@@ -69,7 +69,7 @@ def run(out):
         owner.update((int(i), k) for k, part in enumerate(job.splits[0].train) for i in part)
         return train_rounds(job, seeds, state=state, **options)
 
-    def watched_save(managers, state):
+    def watched_save(managers, state, **facts):
         jax.effects_barrier()
         weights.append(as_torch(state.weights))
         # the cores take turns, but a client's steps follow each other
@@ -78,7 +78,7 @@ def run(out):
         ]
         steps.append(sorted(rows, key=lambda row: row[1]))
         seen.clear()
-        save(managers, state)
+        save(managers, state, **facts)
 
     owner = {}
     with contextlib.ExitStack() as patches:

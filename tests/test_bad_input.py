@@ -205,6 +205,12 @@ def test_amount_must_be_positive_and_finite(refused, flag, value):
         ["--local.milestones", "3", "-1"],
         ["--federation.mapping", "0"],
         ["--data.test_fraction=1"],
+        ["--execution.save_seconds=-1"],
+        ["--execution.chunk=1000000000"],
+        ["--execution.devices=9999"],
+        ["--rounds=2147483648"],
+        ["--local.batch_size=1000000000"],
+        ["--evaluation.batch_size=1000000000"],
     ],
 )
 def test_senseless_value_names_its_flag(refused, argv):
@@ -243,10 +249,11 @@ SEVEN = ["--federation.clients=7", "--federation.participants=7"]
             "3 shards per client x 7 clients do not divide among 10 classes",
         ),
         (["--data.per_client=11"], "choose from 1 to 10"),
-        (["--federation.clients=2000"], "2000 clients for 1437 samples"),
+        (["--federation.clients=2000"], "class 0 has 142 samples for 400 clients that hold it"),
+        (["--federation.clients=1000000000"], "1000000000 clients for 1437 samples: choose 1 to"),
         (["--method=fedetf(dim=5)"], "10 classes do not fit an etf head on 5 features"),
         (["--method=fedetf", "--hp.dim=8"], "10 classes do not fit an etf head on 8 features"),
-        (["--execution.devices=99"], "--execution.devices=99: this machine has"),
+        (["--execution.devices=60"], "--execution.devices=60: this machine has"),
     ],
 )
 def test_refused_before_anything_is_written(refused, argv, said):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from trees import after, calibrated, differ, identical, only, plain, same
+from trees import after, calibrated, differ, identical, only, personal_of, plain, same
 
 from fedjax_nc import losses, tree
 from fedjax_nc.methods import catalogue, personal, registry
@@ -14,7 +14,7 @@ from fedjax_nc.methods.base import Phase, Term
 from fedjax_nc.train import executors
 from fedjax_nc.train.traffic import traffic
 
-LARGEST = 3  # client of the tiny federation, which misses classes
+EMPTY, LARGEST = 1, 3  # clients of the tiny federation; the second misses classes
 
 EQUAL_TO_FEDAVG = [
     "fedprox(mu=0.0)",
@@ -282,6 +282,68 @@ def test_fedrep_deals_its_epochs():
             for p in phases
         ]
         assert counts == [head, body] and [p.train for p in phases] == [("head",), ("body",)]
+
+
+# ---- pFedMe, whose batches are a client's whole data ---------------------------------------
+
+LAM, ALPHA, SPEED, BETA = 3.0, 0.2, 0.3, 0.4
+PFEDME = f"pfedme(lam={LAM}, steps=2, alpha={ALPHA}, lr={SPEED}, beta={BETA})"
+WHOLE = {"batch_size": 12, "epochs": 2}
+
+
+def of_pfedme(t, client):
+    """The examples of a client, and the mean loss on some examples as a function of parameters."""
+    weights, model = t.state().weights, t.task.trainer.model
+
+    def loss(params, numbers):
+        x, y = t.data.pool.x[numbers] / 255.0 - 0.5, t.data.pool.y[numbers]
+        params = jax.tree.map(jnp.asarray, params)
+        out, _ = model.apply(weights._replace(params=params), x, train=False)
+        return jnp.mean(losses.cross_entropy(out.logits, y))
+
+    index, size = tree.take(t.data.train, client)
+    return index[: int(size)], loss
+
+
+def theta_of(loss, w, numbers):
+    """The model near w that two steps on all of a client's examples lead to."""
+    theta = w
+    for _ in range(2):
+        slope = jax.grad(loss)(theta, numbers)
+        theta = jax.tree.map(lambda p, g, a: p - ALPHA * (g + LAM * (p - a)), theta, slope, w)
+    return theta
+
+
+def test_pfedmes_server_moves_by_beta(x64, tiny):
+    """Three of six clients with two steps of w each, weighted by size."""
+    t = tiny(PFEDME, norm="none", local_cfg=WHOLE, federation={"participants": 3})
+    start, moved, total = plain(t.state().weights.params), 0.0, 0
+    state, metrics = t.run(1)
+    ids = np.asarray(metrics.ids).tolist()
+    for client in ids:
+        numbers, loss = of_pfedme(t, client)
+        w = start
+        for _ in range(2):
+            theta = theta_of(loss, w, numbers)
+            w = jax.tree.map(lambda p, q: p - SPEED * LAM * (p - q), w, theta)
+        change = tree.scale(float(len(numbers)), tree.sub(w, start))
+        moved = tree.add(moved, change) if total else change
+        total += len(numbers)
+    assert len(set(ids)) == 3 and EMPTY not in ids
+    same(state.weights.params, tree.add(start, tree.scale(BETA / total, moved)))
+
+
+def test_pfedmes_fine_tuning_is_theta(x64, tiny):
+    """From the global model, whatever the run's learning rate; its loss on a client's own tests."""
+    t = tiny(PFEDME, norm="none", local_cfg=WHOLE | {"lr": 7.0, "momentum": 0.9})
+    state, _ = t.run(1)
+    w, (numbers, loss) = plain(state.weights.params), of_pfedme(t, LARGEST)
+    index, size = tree.take(t.data.client_test, LARGEST)
+    how = executors.make_executor("scan")
+    score = tree.take(personal_of(t, how, t.task.method.finetune, state=state), (-1, LARGEST))
+    found, theta = score.loss / size, theta_of(loss, w, numbers)
+    np.testing.assert_allclose(found, loss(theta, index[: int(size)]), rtol=1e-9)
+    assert abs(found - loss(w, index[: int(size)])) > 1e-3
 
 
 # ---- after the rounds ----------------------------------------------------------------------

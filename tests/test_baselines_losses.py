@@ -7,7 +7,7 @@ import pytest
 from recorded import close, everything, golden
 
 from fedjax_nc import losses, tree
-from fedjax_nc.methods import base, calibration, parts, registry
+from fedjax_nc.methods import base, calibration, parts, personal, registry
 from fedjax_nc.types import Batch, ClientInfo, Model, Outputs, Weights
 
 
@@ -282,3 +282,70 @@ def test_per_fedavg_in_feddws_code(x64):
     close(after["W"], g["W_after"], 1e-7)
     close(after["b"], g["b_after"], 1e-7)
     close(after["h"], g["h_after"], 1e-7)
+
+
+def test_fedexp_in_feddrs_code(x64):
+    """Norms count alike whatever the sizes; eps counts all three clients, not the two present."""
+    method = registry.build("fedexp(eps=0.1, rule='feddr')")
+    received = {"w": jnp.zeros(2)}
+    models = [{"w": jnp.array([3.0, 4.0])}, {"w": jnp.array([0.0, 1.0])}]  # norms 5 and 1
+
+    def sent(model, size):
+        own = finished(received, weight=jnp.asarray(size))._replace(weights=Weights(model, {}))
+        return part(method, "lengths").collect(own)
+
+    lengths = sent(models[0], 7.0) + sent(models[1], 1.0)
+    mean = {"w": (7 * models[0]["w"] + models[1]["w"]) / 8}
+    seen = arrived(received, mean, uploads={"lengths": lengths}, weight=jnp.asarray(8.0))
+    eta = 3.0 / (2 * (np.linalg.norm(mean["w"]) + 3 * 0.1))
+    assert eta < 1
+    np.testing.assert_allclose(method.server(seen, {}).params["w"], eta * mean["w"], rtol=1e-12)
+
+
+def finished(params, **others):
+    """What a part sees of a client that has trained."""
+    weights = Weights(params, {})
+    known = {"shared": {}, "client": {}, "info": facts(), "weight": jnp.ones(()), "slots": {}}
+    known |= {"opts": (), "over_data": None}
+    return base.Finished(weights, weights, **(known | others))
+
+
+def test_per_fedavg_learns_from_the_other_half(x64):
+    """The slope of (w - x)^2 / 2 is taken on rows 1 and 3, after a step on rows 0 and 2."""
+    (phase,) = registry.build("per_fedavg(alpha=0.1)").phases
+
+    def value_and_grad(w, stats, batch, key):
+        slope = w - jnp.mean(batch.x, where=batch.mask)
+        return (slope, (stats, {})), slope
+
+    batch = Batch(jnp.array([0.0, 2.0, 4.0, 6.0]), jnp.zeros(4, int), jnp.ones(4, bool))
+    _, slope = phase.grad(value_and_grad, None)(jnp.zeros(()), {}, batch, None)
+    close(slope, 0.2 - 4.0)
+
+
+def test_statistics_of_fedala_stay_with_the_client():
+    method = registry.build("fedala")
+    head = {"kernel": jnp.zeros((2, 2))}
+    share, fresh = {"kernel": jnp.ones((2, 2))}, jnp.ones((), bool)
+    own = personal.Mixing(head, {"mean": jnp.asarray(2.0)}, share=share, fresh=fresh)
+    received = Weights({"body": {}, "head": head}, {"mean": jnp.asarray(1.0)})
+    assert method.start(received, {"mixing": own}).stats == {"mean": 2.0}
+
+
+def test_prototypes_of_fednh_count_by_their_examples(x64):
+    """A class with three examples counts three times; what counts is the direction of its mean."""
+    sums = losses.ClassSums(jnp.array([[0.9, 1.2], [0.0, 0.5]]), jnp.array([3.0, 1.0]))
+    upload = part(registry.build("fednh"), "vectors").collect
+    total, count = upload(finished({}, over_data=lambda fn, augment: sums))
+    close(total, [[1.8, 2.4], [0.0, 1.0]])
+    close(count, [3.0, 1.0])
+
+
+def test_soft_labels_once_seen_stay_seen(x64):
+    """A class that no participant of a later round has keeps its row, and still counts."""
+    rows = jnp.array([[0.8, 0.2], [0.4, 0.6]])
+    old = parts.SoftLabels(jnp.eye(2), jnp.array([False, False]), history=(), rounds=0)
+    first = parts.soft_labels_by_paper(old, losses.ClassSums(rows, jnp.array([1.0, 0.0])))
+    second = parts.soft_labels_by_paper(first, losses.ClassSums(rows, jnp.array([0.0, 1.0])))
+    assert first.seen.tolist() == [True, False] and second.seen.tolist() == [True, True]
+    close(second.matrix, rows)

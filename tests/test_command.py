@@ -298,7 +298,7 @@ def test_ctrl_c_before_and_after_the_first_checkpoint(capfd, monkeypatch, tmp_pa
     )
     monkeypatch.setattr(console.Progressing, "round", at(3))
     line = stopped(capfd, ["run", *argv])
-    assert line == "stopped: the same command resumes from the checkpoint of round 2"
+    assert line == "stopped: saved after round 2; the same command goes on"
     monkeypatch.setattr(console.Progressing, "round", shown)
     assert main.train(argv) == 0
     assert "resuming after round 2" in capfd.readouterr().err

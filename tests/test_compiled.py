@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 from ours import make_job
 from workload import Workload
 
-from fedjax_nc.host.assemble import first_state
 from fedjax_nc.host.loop import AT_ONCE
+from fedjax_nc.host.states import first_state
 from fedjax_nc.train.round import make_rounds
 from fedjax_nc.train.schedule import make_hyper
 

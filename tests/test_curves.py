@@ -115,7 +115,8 @@ rows = test_curves.rounds_of(0)
 curves.one_run(rows, "title").savefig(folder / "curves.png")
 curves.together({"a": [rows]}).savefig(folder / "together.png")
 bias.labels([[1, 2], [3, 4]], "title").savefig(folder / "labels.png")
-canvas.save(cost.draw({"a": made_up.cost(0)}), folder)
+for name, content in canvas.encoded(cost.draw({"a": made_up.cost(0)})):
+    (folder / name).write_bytes(content)
 assert matplotlib.get_backend() == "svg"
 assert dict(matplotlib.rcParams) == before
 assert "matplotlib.pyplot" not in sys.modules

@@ -117,6 +117,14 @@ def test_readme_shows_the_example():
     assert code in blocks_of(README, "python")
 
 
+def test_readme_leads_with_fidelity():
+    """In its first paragraph, with the numbers of that page."""
+    page = (ROOT / "docs/fidelity.md").read_text()
+    ((runs, names),) = re.findall(r"^(\d+) runs of (\d+) methods and regularisers\.$", page, re.M)
+    lead = " ".join(README.split("\n\n")[1].split())
+    assert f"[{runs} runs of {names} of its methods and regularisers](docs/fidelity.md)" in lead
+
+
 def test_readme_counts():
     counts = {
         "methods": len(catalogue.bases()),

@@ -34,6 +34,12 @@ WITHOUT_EFFECT = [
     ("--data.side=50", ["--dataset=imdb_reviews"], "imagenet100 and imagenet200"),
     ("--data.normalise=half", ["--dataset=imdb_reviews"], "images"),
     ("--local.epochs=3", ["--local.steps=4"], "--local.steps=0"),
+    (
+        "--federation.straggler=0.5",
+        ["--local.epochs=1"],
+        "runs of several epochs, of which a straggler does fewer",
+    ),
+    ("--federation.nan=skip", ["--method=centralised"], "methods of several clients"),
     ("--local.momentum=0.5", ["--local.optimizer=adam"], "--local.optimizer=sgd"),
     ("--local.momentum=0.5", ["--protocol=feddw"], "--local.optimizer=sgd"),
     ("--local.nesterov", ["--local.optimizer=adam"], "--local.optimizer=sgd"),
@@ -86,6 +92,7 @@ def test_what_a_protocol_sets_is_never_refused(protocol):
         ["--model=cnn", "--execution.conv=native"],
         ["--track=collapse", "--track_every=3", "--track_examples=9"],
         ["--track=collapse,alignment", "--track_clients=2"],
+        ["--track=consistency", "--track_clients=2"],
     ],
 )
 def test_flag_with_effect_is_taken(argv):

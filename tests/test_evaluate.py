@@ -11,11 +11,15 @@ from trees import calibrated, only, personal_of, same, scores_of
 
 import fedjax_nc as fnc
 from fedjax_nc import metrics, tree
-from fedjax_nc.config import Evaluation, RunConfig
+from fedjax_nc.config import Data, Evaluation, Execution, Federation, RunConfig
 from fedjax_nc.data.federated import make_table
 from fedjax_nc.data.stream import on_device
 from fedjax_nc.host import records
+from fedjax_nc.host.assemble import Given, assemble
+from fedjax_nc.host.states import first_state
 from fedjax_nc.methods import base
+from fedjax_nc.models.mlp import MLP
+from fedjax_nc.testing.federation import CLASSES, SHAPE, SIZES, TESTS, examples
 from fedjax_nc.train import evaluate, executors
 from fedjax_nc.train.personalise import in_one_row, make_personalise, personalise
 from fedjax_nc.train.seeds import lead, take
@@ -74,6 +78,34 @@ def test_evaluate_equals_numpy(x64, tiny, executor):
         close(tree.take(scores["clients"], k), expected)
 
 
+def job_of(norm, lanes):
+    """The tiny federation, so many of whose tests run at once in batches of two."""
+    spec, arrays, split = examples(SHAPE, CLASSES)
+    cfg = RunConfig(
+        dataset=spec.name,
+        data=Data(normalise="half"),
+        federation=Federation(clients=len(SIZES), participants=len(SIZES)),
+        evaluation=Evaluation(batch_size=2, finetune=False),
+        execution=Execution(executor="chunked", chunk=lanes, devices=1),
+    )
+    model = MLP(norm=norm, widths=(5,))
+    return assemble(cfg, given=Given(model=model, dataset=(spec, arrays), split=split))
+
+
+def test_scores_do_not_depend_on_the_lanes(x64):
+    """A network that normalises by the batch sees the same batches, however many run at once."""
+    found = []
+    for lanes in (1, 2, 3):
+        job = job_of("batch", lanes)
+        test = evaluate.make_evaluate(job.task, job.executor, batch_size=2)
+        scores = take(test(first_state(job).weights, job.feed.tests()), 0)["global"]
+        assert len(scores.count) == lanes and sum(scores.count) == TESTS
+        found.append(tree.sum_leading(scores))
+        close(found[-1], found[0])
+    assert job.data.test.size.tolist() == [4, 4, 1]
+    assert job_of("running", lanes).data.test.size.tolist() == [3, 3, 3]  # where it does not matter
+
+
 def close(score, expected):
     for name, value in expected._asdict().items():
         np.testing.assert_allclose(getattr(score, name), value, rtol=1e-10, err_msg=name)
@@ -88,6 +120,7 @@ def test_summarise():
     np.testing.assert_allclose(list(metrics.measure("client", score).values()), expected)
     assert metrics.worst(rows_of([1, 3], [4, 4])) == 0.25
     nobody = metrics.measure("personal", rows_of([0, 0], [0, 0]))
+    assert nobody.pop("personal_class_accuracy") == [None] * 4
     assert len(nobody) == 6 and np.isnan(list(nobody.values())).all()
 
 
@@ -118,13 +151,23 @@ def test_metrics_over_classes():
         bin_correct=bins[1],
     )
     found = metrics.measure("personal", score)
-    assert metrics.class_accuracy(score) == [0.5, 0.5, None, None]
+    assert found["personal_class_accuracy"] == [0.5, 0.5, None, None]
     assert found["personal_balanced_accuracy"] == 0.5
     assert found["personal_macro_f1"] == pytest.approx((2 / 3 + 1 / 2 + 0) / 3)
     assert found["personal_macro_f1"] == pytest.approx(
         sklearn.metrics.f1_score(y, answer, average="macro")
     )
     assert found["personal_calibration_error"] == pytest.approx((3.75 - 2 + 0) / 6)
+
+
+@pytest.mark.parametrize(
+    "whose",
+    ["global", "personal", "personal_global", "finetuned", "calibrated", "calibrated_personal"],
+)
+def test_every_tested_model_has_the_metrics_over_classes(whose):
+    found = metrics.measure(whose, rows_of([1, 0], [1, 0]))
+    for name in ("balanced_accuracy", "macro_f1", "calibration_error", "class_accuracy"):
+        assert f"{whose}_{name}" in found
 
 
 def test_summary_means_the_rounds_that_the_accuracy_is_of():
@@ -215,6 +258,19 @@ def test_personalise_equals_a_round_of_one_client(x64, tiny):
     close(tree.take(score, (-1, LARGEST)), expected)
 
 
+def test_trained_personal_models_on_the_official_tests(x64, tiny):
+    """The model of a federation of that client alone, on everybody's tests."""
+    t = tiny(local_cfg={"batch_size": 12, "epochs": 2})
+    how, state = executors.make_executor("scan"), lead(t.state())
+    fn = make_personalise(t.task, how, batch_size=4, phases=t.task.method.phases, official=True)
+    scores = take(fn(state, jnp.arange(6), dict(state.clients), t.hyper, t.data)["official"], 0)
+    alone, _ = only(t, LARGEST).run(1, state=t.state())
+    index, size = in_one_row(t.data.test)
+    expected = by_hand(t, alone.weights, index[:size])
+    close(tree.take(scores, (-1, LARGEST)), expected)
+    assert abs(expected.loss - by_hand(t, t.state().weights, index[:size]).loss) > 1e-3
+
+
 def test_personal_models_of_a_run():
     """With a learning rate near zero clients stay as they start: global, or calibrated."""
     result = fnc.run(
@@ -237,8 +293,13 @@ def test_personal_models_of_a_run():
         found["calibrated_accuracy"], abs=0.01
     )
     assert found["calibrated_accuracy"] > found["global_accuracy"] + 0.1
-    for name in ("balanced_accuracy", "macro_f1", "calibration_error"):
-        assert found[f"personal_{name}"] == pytest.approx(found[f"global_{name}"])
+    for name in ("balanced_accuracy", "macro_f1", "calibration_error", "class_accuracy"):
+        for whose in ("personal", "personal_global"):
+            assert found[f"{whose}_{name}"] == pytest.approx(found[f"global_{name}"])
+        own, calibrated = (
+            found[f"{whose}_{name}"] for whose in ("calibrated_personal", "calibrated")
+        )
+        assert own == pytest.approx(calibrated, abs=0.02)
 
 
 def test_fine_tuning_is_recorded_step_by_step(x64, tiny):

@@ -166,6 +166,16 @@ def test_class_mixes():
     assert len(figure.axes[0].texts) == 8  # a norm for every class of every mix
 
 
+def test_class_mixes_are_trained(tmp_path):
+    made = runpy.run_path(str(EXAMPLES.parent / "papers/class_mixes.py"))
+    counts, vectors = made["train"]("digits", 2, epochs=1, out=str(tmp_path))
+    assert counts.shape == (2, 10) and vectors.shape == (2, 10, 128)
+    assert (counts[0] != counts[1]).any()
+    for seed, directory in enumerate(sorted(tmp_path.glob("*/*/*/seed*"))):
+        with np.load(directory / "partition.npz") as file:
+            assert len(file["client0"]) == counts[seed].sum()
+
+
 @pytest.mark.slow
 def test_wheel_has_everything(tmp_path):
     """The wheel in an empty environment, which finds only the dependencies of this one.

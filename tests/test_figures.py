@@ -1,5 +1,6 @@
 """Every figure of every study, and the page that holds them."""
 
+import io
 import math
 import subprocess
 import sys
@@ -179,13 +180,10 @@ def test_labels_of_empty_clients():
     bias.labels([[0, 0], [0, 0]], "nothing").draw_without_rendering()
 
 
-def test_save(tmp_path):
-    drawn = cost.draw(runs_of("cost", 2))
-    canvas.save(drawn, tmp_path / "new")
-    first = (tmp_path / "new/cost.svg").read_bytes()
-    canvas.save(cost.draw(runs_of("cost", 2)), tmp_path / "new")
-    assert (tmp_path / "new/cost.svg").read_bytes() == first
-    with Image.open(tmp_path / "new/cost.png") as image:
+def test_encoded():
+    first, again = (dict(canvas.encoded(cost.draw(runs_of("cost", 2)))) for _ in range(2))
+    assert again["cost.svg"] == first["cost.svg"]
+    with Image.open(io.BytesIO(first["cost.png"])) as image:
         assert image.width > 900
 
 
@@ -273,3 +271,10 @@ def test_importing_needs_no_matplotlib():
     code = f"import sys, {names}\nprint('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_map_of_class_vectors_is_drawn():
+    drawn = {d.name: d for d in bias.draw({"a": made_up.bias(0, clients=5, classes=10)})}
+    assert list(drawn) == ["bias", "bias_map"]
+    dots = drawn["bias_map"].figure.axes[0].collections[0]
+    assert len(dots.get_offsets()) == 50 and len(np.unique(dots.get_facecolors(), axis=0)) == 10

@@ -15,7 +15,7 @@ import ours
 from workload import Workload
 
 from fedjax_nc.errors import UserError
-from fedjax_nc.host.assemble import first_state
+from fedjax_nc.host.states import first_state
 from fedjax_nc.train import seeds
 from fedjax_nc.train.round import make_round
 from fedjax_nc.train.schedule import make_hyper

@@ -67,10 +67,12 @@ def test_moon_pulls_to_the_global_model_and_pushes_from_the_previous(x64, tiny):
     np.testing.assert_allclose(found["moon"], expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("form, temperature", [("authors", 0.4), ("feddr", 1.0)])
-def test_temperature_of_fedgela(x64, tiny, form, temperature):
+@pytest.mark.parametrize(
+    "spec, temperature", [("fedgela(temperature=0.4)", 0.4), ("fedgela(form='feddr')", 1.0)]
+)
+def test_temperature_of_fedgela(x64, tiny, spec, temperature):
     """Only the authors' form divides by it."""
-    t = tiny(f"fedgela(form='{form}', temperature=0.4)", local_cfg=WHOLE)
+    t = tiny(spec, local_cfg=WHOLE)
     t = standing(only(t, LARGEST))
     logits, labels = np.asarray(outputs_of(t, t.state().weights).logits), examples_of(t)[1]
     share = np.bincount(labels, minlength=4) / len(labels)
@@ -128,18 +130,22 @@ def test_scaffolds_control_moves_by_the_mean_over_all_clients(x64, tiny):
     same(after.shared["control"], expected)
 
 
-@pytest.mark.parametrize("weights", ["equal", "size"])
+@pytest.mark.parametrize("weights", ["equal", "size", "mixed"])
 def test_feddyns_drift_and_step(x64, tiny, weights):
-    """h - alpha/N sum of the updates, or by size their mean; then their mean less h / alpha."""
+    """h - alpha/N sum of the updates, or by size their mean; then their mean less h / alpha.
+
+    Mixed weights have the sum over all six clients in h, and sizes in the mean.
+    """
     spec, alpha = f"feddyn(alpha=0.5, weights='{weights}')", 0.5
     t = tiny(spec, norm="none", federation={"participants": 3})
     before, after, present = one_round(t)
     # a client's gradient moves by -alpha times its update
     moved = change(before.clients["gradient"], after.clients["gradient"])
-    weight = present * (np.asarray(t.data.train.size) if weights == "size" else 1.0)
+    weight = present * (1.0 if weights == "equal" else np.asarray(t.data.train.size))
     mean = jax.tree.map(lambda d: np.tensordot(weight, d, 1) / weight.sum() / -alpha, moved)
-    share = 1.0 if weights == "size" else present.sum() / 6
-    drift = jax.tree.map(lambda h, d: h - alpha * share * d, before.shared["drift"], mean)
+    of_all = jax.tree.map(lambda d: np.tensordot(present * 1.0, d, 1) / 6 / -alpha, moved)
+    gone = mean if weights == "size" else of_all
+    drift = jax.tree.map(lambda h, d: h - alpha * d, before.shared["drift"], gone)
     same(after.shared["drift"], drift)
     expected = jax.tree.map(lambda w, d, h: w + d - h / alpha, before.weights.params, mean, drift)
     same(after.weights.params, expected)

@@ -102,7 +102,7 @@ BAD_JSON = {
     '{"0": 7}': "client 0: 7 is not a list of indices",
     '{"anna": [0]}': "key 'anna' is no client: use 0, 1, ... or client0, ...",
     "[1, 2]": "it is not a table {client: indices}",
-    '{"0": [0,': "as npz or json: Expecting value",
+    '{"0": [0,': "as npz or json (Expecting value",
 }
 
 

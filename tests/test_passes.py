@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 
@@ -25,20 +26,49 @@ PARAMETERS = MLP + 5 + 4
     [("fedavg", 87.3, 0.61), ("moon", 262.2, 2.21), ("fedalign", 89.1, 0.61)],
 )
 def test_fedalign_table_5(spec, mflops, millions):
-    """To the last printed digit, on ResNet-56 with 100 classes.
+    """To the last printed digit, on ResNet-56 with 100 classes."""
+    found = on_resnet56(spec)
+    assert round(found.multiply_adds / 1e6, 1) == mflops
+    assert round(found.parameters / 1e6, 2) == millions
 
-    GradAug's 133.9 is no count: it is 87.254 (1 + 0.9^2 (26 / 32)^2), a mean width on a mean side.
-    The released code gives its only sub-network width 0.8; over sides 32, 28, 24 and 20, with whole
-    channels, it has 127.7 on average.
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule, mflops", [("code", 127.7), ("paper", 140.7)])
+def test_gradaug_of_one_subnetwork(rule, mflops):
+    """GradAug's "Differs" says why it is not the printed 133.9; passes are drawn, so about."""
+    found = on_resnet56(f"gradaug(subnets=1, rule='{rule}')")
+    assert found.multiply_adds / 1e6 == pytest.approx(mflops, abs=0.7)
+    assert round(found.parameters / 1e6, 2) == 0.61
+
+
+def test_gradaug_in_fedaligns_tables():
+    """They take a sub-network for (width times side)^2 of the network, at the mean side.
+
+    One sub-network has the mean width in table 5 and the least one on ResNet-18 in table 7, whose
+    FedAvg is a third of MOON's 54.4; of more, the first has the least width. 170.7 is 0.08 away.
     """
+    whole, side = on_resnet56("fedavg").multiply_adds / 1e6, (32 + 28 + 24 + 20) / 4 / 32
+    mean, least = (whole * (width * side) ** 2 for width in (0.9, 0.8))
+    found = [whole + mean, *(whole + least + n * mean for n in (1, 2, 3))]
+    np.testing.assert_allclose(found, [133.9, 170.7, 217.4, 264.1], atol=0.08)
+    whole, side = 54.4 / 3, (224 + 192 + 160 + 128) / 4 / 224
+    mean, least = (whole * (width * side) ** 2 for width in (0.9, 0.8))
+    np.testing.assert_allclose([whole + least, whole + least + mean], [25.3, 34.4], atol=0.05)
+
+
+def test_stochdepth_computes_every_block():
+    """Its "Differs" says so, where FedAlign's table 5 has 82.4."""
+    assert round(on_resnet56("stochdepth").multiply_adds / 1e6, 1) == 87.3
+
+
+def on_resnet56(spec):
+    """What a method costs as FedAlign's table 5 counts."""
     data = sized("cifar100", config.Data())
     cfg = protocols.resolve("fedalign", "cifar100", spec=spec)
     cfg = dataclasses.replace(cfg, execution=config.Execution(conv="native"))
     task = make_task(cfg, data, method=registry.build(spec))
     pool = Pool(jnp.zeros((1, *data.shape), jnp.uint8), jnp.zeros(1, jnp.int32))
-    found = cost(task, pool)
-    assert round(found.multiply_adds / 1e6, 1) == mflops
-    assert round(found.parameters / 1e6, 2) == millions
+    return cost(task, pool)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +121,8 @@ def test_bytes_by_part(tiny):
             "anchors": (up, 4 * 4 * 5 + 4 + 4),
             AGAIN: (0, model),  # whose features are averaged for the anchors
         },
+        # a projector to four classes, a fixed frame, a scale
+        "fedblade": {"model": (240, 240), "prototypes": (up, 4 * 4 * 5 + 4)},
         "local": {"model": (0, 0)},
     }
     for spec, moved in expected.items():

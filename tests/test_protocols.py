@@ -7,13 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 from fedjax_nc import config, protocols
 from fedjax_nc.cli import flags, main
-from fedjax_nc.data.catalogue import DATASETS
+from fedjax_nc.data.catalogue import DATASETS, sized
 from fedjax_nc.data.spec import DatasetSpec
 from fedjax_nc.errors import UserError
+from fedjax_nc.host.assemble import make_task
 from fedjax_nc.methods import catalogue, registry
 from fedjax_nc.models.catalogue import MODELS
 
@@ -191,6 +193,7 @@ PIECES = [
     ("feddw", "moon | moon", "moon(mu=5.0, dim=0) | moon"),  # two of one name
     ("feddr_plus", "per_fedavg", "per_fedavg(alpha=0.1, beta=0.1)"),
     ("feddr_plus/lda", "ditto", "ditto(lam=0.75)"),
+    ("feddr_plus", "fedgela", "fedgela(form='feddr', projector_bias=False)"),
 ]
 
 
@@ -329,3 +332,11 @@ def test_list_of_a_protocol_needs_no_jax():
     code += "assert not {'jax', 'numpy'} & set(sys.modules)"
     root = Path(__file__).parents[1]
     subprocess.run([sys.executable, "-c", code], check=True, cwd=root, capture_output=True)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "shufflenet"])
+def test_mapping_layers_reach_the_network(name):
+    cfg = dataclasses.replace(protocols.resolve("feddw", "cifar100", "feddw"), model=name)
+    task = make_task(cfg, sized("cifar100", cfg.data), method=registry.build(cfg.method))
+    params = jax.eval_shape(task.trainer.model.init, jax.random.key(0)).params
+    assert params["head"]["kernel"].shape == (128, 100)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rich.console import Console
 
 from fedjax_nc import models
 from fedjax_nc.cli import listing
@@ -183,7 +184,7 @@ def test_registered_with_norm_and_survival(registered):
 def test_listed_without_a_size(registered, monkeypatch, capsys):
     catalogue.register_model("mine", module=Net(), summary="a small network")
     monkeypatch.setattr(listing, "MODELS", registered)
-    listing.Console(width=120).print(listing._models())
+    Console(width=120).print(listing._models())
     line = next(x for x in capsys.readouterr().out.splitlines() if "│ mine " in x)
     assert [cell.strip() for cell in line.split("│")[1:-1]] == [
         "mine",

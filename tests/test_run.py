@@ -186,6 +186,7 @@ def test_run_of_another_configuration_is_left_alone(copied, capfd):
     out, directory = copied
     path = directory / "config.yaml"
     path.write_text(path.read_text().replace("lr: 0.05", "lr: 0.06"))
+    shutil.rmtree(directory / "ckpt")  # which would say that only config.yaml is wrong
     before = files_of(out)
     assert main.train([*COMMAND, f"--out={out}"]) == 2
     printed = capfd.readouterr().err
@@ -199,7 +200,7 @@ def test_run_of_another_configuration_is_left_alone(copied, capfd):
 
 def damage(directory, step, how):
     """Spoil the arrays of a checkpoint."""
-    for path in (directory / "ckpt" / str(step) / "default").rglob("*"):
+    for path in (directory / "ckpt" / str(step) / "state").rglob("*"):
         if path.is_file():
             data = path.read_bytes()
             if how == "cut":
@@ -217,23 +218,22 @@ def test_damaged_checkpoint_falls_back_to_the_last_good_one(copied, finished, ho
     damage(directory, 5, how)
     train(out, COMMAND)
     printed = capfd.readouterr().err
-    assert "warning: checkpoint of round 5 cannot be read" in printed
-    assert "the last good checkpoint is round 4: resuming from it" in printed
+    assert "warning: checkpoint of round 5 is damaged" in printed
+    assert "the last good checkpoint is round 4: 1 round is computed again" in printed
     assert "resuming after round 4" in printed
+    assert (directory / "ckpt" / "5.damaged").is_dir() and steps_of(directory) == [4, 5]
     assert_same_run(directory, directory_of(finished, COMMAND))
 
 
-def test_nothing_but_damaged_checkpoints(copied, capfd):
+def test_nothing_but_damaged_checkpoints(copied, finished, capfd):
     out, directory = copied
     (directory / "summary.json").unlink()
     for step in (4, 5):
         damage(directory, step, "cut")
-    assert main.train([*COMMAND, f"--out={out}"]) == 2
-    printed = capfd.readouterr().err.splitlines()
-    lines = [line for line in printed if not line.startswith("warning: ")]  # of the partition
-    assert [line for line in lines if line.startswith("error: ")] == lines
-    assert len(lines) == 1 and "can be read" in lines[0] and "--overwrite" in lines[0]
-    assert len(rows_of(directory)) == 5 and steps_of(directory) == [4, 5]  # nothing was deleted
+    train(out, COMMAND)
+    assert "no checkpoint is good: 5 rounds are computed again" in capfd.readouterr().err
+    assert {"4.damaged", "5.damaged"} < {p.name for p in (directory / "ckpt").iterdir()}
+    assert_same_run(directory, directory_of(finished, COMMAND))
 
 
 # --- clients that go wrong

@@ -30,6 +30,7 @@ from fedjax_nc.cli import main
 from fedjax_nc.data.federated import make_table
 from fedjax_nc.data.stream import on_device
 from fedjax_nc.host import assemble, loop
+from fedjax_nc.host.states import stack_states
 from fedjax_nc.methods import registry
 from fedjax_nc.train import executors
 from fedjax_nc.train import round as rounds
@@ -88,7 +89,7 @@ def test_seeds_at_once_equal_separate_ones(x64, tiny, spec, executor, own):
     seeds = Seeds(2, data=own_tables()) if own else Seeds(2)
     data = assemble.stack_tables([e.data for e in each]) if own else t.data
     how = executors.make_executor(executor, chunk=2)
-    data, state = how.place((data, assemble.stack_states(states)))
+    data, state = how.place((data, stack_states(states)))
     run = rounds.make_rounds(t.task, how, at_once=2, seeds=seeds)
     expected = [e.run(2, executor, state=fresh(s)) for e, s in zip(each, states, strict=True)]
     state, metrics = run(state, lrs(t, 2), 2, data)

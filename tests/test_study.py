@@ -284,6 +284,11 @@ def test_bad_words_in_python_are_refused(run):
     assert not (run / "analysis").exists()
 
 
+def test_map_has_every_class_of_every_client(run):
+    found = studies.analyse_run(run, "bias", examples=60, clients=3)["bias"]
+    assert np.shape(found["tsne"]) == (3, 10, 2) and np.isfinite(found["tsne"]).all()
+
+
 def test_targets_and_labels(run, tmp_path):
     assert main.analyse([str(run), "--only=cost", "--targets", "0.01", "1.0"]) == 0
     first, never = numbers_of(run, "cost")["targets"]
@@ -291,9 +296,12 @@ def test_targets_and_labels(run, tmp_path):
     assert first["round"] == 2 and never["round"] is None and never["bytes"] is None
     moved = (found["bytes_up"] + found["bytes_down"]) * found["participants"]
     assert first["bytes"] == 2 * moved
+    assert first["bytes_up"] == 2 * found["bytes_up"] * found["participants"]
+    assert first["mflops"] == 2 * found["forward_mflops"]
     copy = shutil.copytree(run, tmp_path / "copy")
     assert list(studies.labels([run])) == ["fedetf"]
     assert list(studies.labels([run, copy])) == [str(run), str(copy)]
+    shutil.rmtree(copy / "ckpt")  # which knows the seed
     (copy / "config.yaml").write_text(
         (copy / "config.yaml").read_text().replace("\nseed: 0", "\nseed: 7")
     )

@@ -14,7 +14,8 @@ from fedjax_nc import losses, tree
 from fedjax_nc.cli import flags
 from fedjax_nc.data import datasets
 from fedjax_nc.errors import UserError
-from fedjax_nc.host.assemble import assemble, first_state
+from fedjax_nc.host.assemble import assemble
+from fedjax_nc.host.states import first_state
 from fedjax_nc.methods import forward, registry
 from fedjax_nc.methods.base import Context
 from fedjax_nc.models.base import from_body

@@ -219,3 +219,10 @@ def test_run_that_has_not_been_tested_yet(tmp_path, capsys):
     directory = made_up(tmp_path, [])
     assert main.main(["curves", str(directory)]) == 2
     assert "has no evaluated round yet" in capsys.readouterr().err
+
+
+def test_cost_to_a_target_can_be_a_column():
+    own = summary(stop_at=0.6, rounds_to_target=2, bytes_up_to_target=14e8, mflops_to_target=174.6)
+    names = ("bytes_up_to_target", "mflops_to_target")
+    table = tables.compare([Row(config.RunConfig(), [own])], names)
+    assert table.rows[0][1:3] == ["1400000000", "175"]

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import runs
 from runs import rows_of, steps_of
 
 import fedjax_nc as fnc
@@ -140,3 +141,13 @@ def test_tracked_clients_and_examples_are_chosen(whole, monkeypatch):
     assert asked == [20]
     with pytest.raises(fnc.UserError, match="track_clients=2 has no effect without track"):
         fnc.run("fedavg", track_clients=2)
+
+
+def test_flags_of_tracking_reach_it(tmp_path, monkeypatch):
+    asked, spread, choose = [], track.spread, track.examples.choose
+    monkeypatch.setattr(track, "spread", lambda job, n: asked.append(n) or spread(job, n))
+    monkeypatch.setattr(track.examples, "choose", lambda job, n: asked.append(n) or choose(job, n))
+    flags = ["--track=consistency", "--track_every=1", "--track_clients=2", "--track_examples=30"]
+    quick = [*runs.DATA, *runs.FEW, *runs.PLAIN, "--rounds=1"]
+    runs.train(tmp_path, ["--method=fedavg", *quick, *flags])
+    assert sorted(asked) == [2, 30]

@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from trees import plain
 
 from fedjax_nc.cli import flags
-from fedjax_nc.host import assemble
+from fedjax_nc.host import assemble, states
 from fedjax_nc.models import base
 from fedjax_nc.models.catalogue import MODELS
 from fedjax_nc.train import seeds
@@ -103,7 +103,7 @@ def test_trains_two_rounds(name, monkeypatch):
             ).configs[0]
         )
         with jax.disable_jit():
-            state = seeds.take(assemble.first_state(made), 0)
+            state = seeds.take(states.first_state(made), 0)
         start, round_fn = plain(state.weights), make_round(made.task, made.executor)
         for _ in range(2):
             state, metrics = round_fn(state, make_hyper(made.task, 0), made.data)

@@ -4,6 +4,7 @@ import re
 import runpy
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from replay import NAMES, VARIANTS, flat, from_torch, load, replay
@@ -11,6 +12,7 @@ from replay import NAMES, VARIANTS, flat, from_torch, load, replay
 from fedjax_nc import protocols, tree
 from fedjax_nc.methods import catalogue, registry
 from fedjax_nc.methods.base import SGD
+from fedjax_nc.models.heads import init_head
 from fedjax_nc.types import Weights
 
 ROOT = Path(__file__).parents[1]
@@ -41,6 +43,15 @@ def test_page_of_fidelity_lists_everything():
     assert goldens and all((ROOT / f"tests/golden/{g}.npz").exists() for g in goldens)
 
 
+def test_page_of_fidelity_needs_something_for_every_method():
+    page = runpy.run_path(str(ROOT / "docs/fidelity.py"))["page"]
+    for name in ("apfl", "decorr"):
+        said = page.__globals__["OTHERWISE"].pop(name)
+        with pytest.raises(SystemExit, match=f"nothing stands for {name}: record a run"):
+            page(dict.fromkeys(NAMES, 0.0))
+        page.__globals__["OTHERWISE"][name] = said
+
+
 def test_files_that_differ_have_a_variant():
     """Code that is not its file's specification is computed by another one, or that is mended."""
     mended = {"ditto_fedetf_repo_full", "fedexp_feddr_repo_eps_shard_mini"}
@@ -52,8 +63,17 @@ def test_protocols_run_what_the_code_does():
     ditto = registry.build(protocols.resolve("fedetf", "cifar10", "ditto").method)
     shared, own = ditto.phases
     assert shared.optimizer is None and own.optimizer == SGD()
-    etf = registry.build(protocols.resolve("feddr_plus", "cifar10", "fedetf").method)
-    assert not etf.head.projector_bias
+    for name in ("fedetf", "fedgela"):
+        head = registry.build(protocols.resolve("feddr_plus", "cifar10", name).method).head
+        params = init_head(jax.random.key(0), head, features=6, classes=4)
+        assert set(params["projector"]["0"]) == {"kernel"}
+
+
+def test_dittos_default_is_somebodys(x64):
+    """Personal steps without momentum, as FedETF's code and the official one."""
+    recorded = load("ditto_fedetf_repo_full")
+    recorded.config["method"] = "ditto(lam=0.3)"
+    assert max(replay(recorded).values()) <= recorded.tolerance
 
 
 def test_only_the_recorded_participants_train(x64):

@@ -13,6 +13,7 @@ from fedjax_nc.cli.exits import answered
 from fedjax_nc.cli.flags import read_plugins
 from fedjax_nc.cli.reading import plugin_flag, read
 from fedjax_nc.errors import UserError, command
+from fedjax_nc.inputs import check_path
 from fedjax_nc.study.options import Options, validate
 
 
@@ -124,6 +125,10 @@ def parse(argv: list[str]) -> Analysis:
     validate(flags.analysis)
     if not flags.runs:
         raise UserError(f"no run directory was given: name one that `{command('run')}` has left")
+    for run in flags.runs:
+        check_path("run directory", run)
+    check_path("--data_dir", flags.files.data_dir or "")
+    check_path("--to", flags.files.to or "")
     if len({Path(run).absolute() for run in flags.runs}) < len(flags.runs):
         raise UserError("the same run directory was given twice: give each once")
     return Analysis(flags.runs, flags.analysis, **vars(flags.files))

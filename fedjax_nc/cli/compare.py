@@ -5,10 +5,12 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
+from fedjax_nc import processes
 from fedjax_nc.cli import flags, run
 from fedjax_nc.cli.exits import answered
 from fedjax_nc.cli.reading import read
 from fedjax_nc.errors import UserError, command
+from fedjax_nc.inputs import check_path
 from fedjax_nc.methods import catalogue
 from fedjax_nc.tables import Row, in_words, named, render
 from fedjax_nc.tables import compare as table_of
@@ -37,9 +39,12 @@ def compare(argv: list[str]) -> int:
                 if not methods[name]:
                     raise
                 refused.append(f"- `{name}`: {error}")
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         done = f"{len(rows)} of {len(commands)} methods are finished"
-        raise KeyboardInterrupt(f"{done}; the same command goes on with the others") from None
+        stop.args = (f"{done}; the same command goes on with the others",)
+        raise
+    if not processes.is_first():
+        return 0
     if not rows:
         raise UserError(f"none of {len(commands)} methods can do this, such as {refused[0][2:]}")
     table = render(table_of(rows, given.columns))
@@ -47,9 +52,15 @@ def compare(argv: list[str]) -> int:
     print(table)
     if given.to:
         typed = f"{command('compare')} {shlex.join(argv)}"
-        with Path(given.to).open("a") as file:
-            file.write(f"## {in_words(rows[0].config)}\n\n```\n{typed}\n```\n\n{table}\n")
+        _append(Path(given.to), f"## {in_words(rows[0].config)}\n\n```\n{typed}\n```\n\n{table}\n")
     return 0
+
+
+def _append(path: Path, text: str) -> None:
+    """Adds a table to a file, which a full disk leaves as it was."""
+    from fedjax_nc.io.files import write_atomically
+
+    write_atomically(path, (path.read_text() if path.is_file() else "") + text)
 
 
 def parse(argv: list[str]) -> Any:
@@ -98,6 +109,7 @@ def parse(argv: list[str]) -> Any:
     if not given.methods:
         raise UserError(f"no method was given: name some, or all, as {prog} fedavg fedetf")
     named(given.columns)
+    check_path("--to", given.to or "")
     if given.to and (Path(given.to).is_dir() or not Path(given.to).absolute().parent.is_dir()):
         raise UserError(f"--to={given.to}: give a file in a folder that exists")
     return given

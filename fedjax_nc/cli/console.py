@@ -2,6 +2,7 @@
 
 import contextlib
 import html
+import os
 import sys
 import threading
 import time
@@ -43,12 +44,21 @@ def waiting(what: str) -> Iterator[None]:
         line.cancel()
 
 
+class Lasting(Console):
+    """A console whose reader may leave, as `head` does: the command goes on without it."""
+
+    def on_broken_pipe(self) -> None:
+        """Writes to nobody from now on."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+
+
 class Progressing:
     """Shows rounds as they finish; a context manager because a bar must be closed."""
 
     def __init__(self, method: str, participants: int) -> None:
         """Prepares the bar; nothing is shown before the first seed starts."""
-        self.console = Console(stderr=True)
+        self.console = Lasting(stderr=True)
         self.method, self.participants = method, participants
         self.description, self.seeds = method, 1
         self.first: int | None = None
@@ -180,7 +190,7 @@ def show_results(summaries: list[dict[str, Any]]) -> None:
             scale, digits = (100, 1) if metric.percent else (1, metric.digits)
             cells.append(mean_and_spread([scale * v for v in values], digits=digits, sign="±"))
         table.add_row("mean±std", *cells)
-    Console().print(table)
+    Lasting().print(table)
 
 
 def show_table(title: str, header: list[str], rows: list[list[str]]) -> None:
@@ -190,7 +200,7 @@ def show_table(title: str, header: list[str], rows: list[list[str]]) -> None:
         table.add_column(name, justify="right" if i else "left")
     for row in rows:
         table.add_row(*row)
-    Console(highlight=False).print(table, markup=False)
+    Lasting(highlight=False).print(table, markup=False)
 
 
 def show_facts(title: str, facts: dict[str, str]) -> None:
@@ -198,4 +208,4 @@ def show_facts(title: str, facts: dict[str, str]) -> None:
     table = Table(title=title, show_header=False)
     for name, value in facts.items():
         table.add_row(name, value)
-    Console().print(table)
+    Lasting().print(table)

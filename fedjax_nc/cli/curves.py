@@ -1,7 +1,6 @@
 """The `curves` command: the accuracy of finished or running runs in one picture and one table."""
 
 import dataclasses
-import json
 import statistics
 import sys
 from collections import Counter
@@ -12,6 +11,7 @@ from fedjax_nc.cli.exits import answered
 from fedjax_nc.cli.reading import read
 from fedjax_nc.config import RunConfig, config_hash, to_dict
 from fedjax_nc.errors import UserError, command
+from fedjax_nc.inputs import check_path
 from fedjax_nc.metrics import BY_NAME
 from fedjax_nc.tables import SPREAD, mean_and_spread, partition_in_words, seconds_in_words
 
@@ -40,23 +40,25 @@ def curves(argv: list[str]) -> int:
     print(markdown(panels))
     if given.to:
         from fedjax_nc.figures.curves import together
+        from fedjax_nc.io import files
 
         lines, panel_of = _lines(panels)
-        together(lines, title=given.title, panels=panel_of).savefig(given.to, dpi=120)
+        figure, to = together(lines, title=given.title, panels=panel_of), Path(given.to)
+        with files.replacing(to) as file:
+            figure.savefig(file, format=to.suffix[1:], dpi=120)
         print(f"\nwritten: {given.to}", file=sys.stderr)
     return 0
 
 
 def open_run(directory: Path) -> Run:
     """Returns a run's configuration, tested rounds and, if it is finished, summary."""
-    from fedjax_nc.io import records, rundir
+    from fedjax_nc.io import rundir
 
-    cfg, summary = rundir.read(directory), directory / "summary.json"
-    rows = [row for row in records.read(directory / "metrics.jsonl") if "global_accuracy" in row]
-    if not rows:
+    cfg, (rows, summary) = rundir.read(directory), rundir.results(directory)
+    tested = [row for row in rows if "global_accuracy" in row and "seconds" in row]
+    if not tested:
         raise UserError(f"{directory} has no evaluated round yet: leave it out")
-    found = json.loads(summary.read_text()) if summary.is_file() else {}
-    return Run(directory, cfg, rows=rows, summary=found)
+    return Run(directory, cfg, rows=tested, summary=summary)
 
 
 def arrange(runs: list[Run]) -> Panels:
@@ -112,7 +114,8 @@ def _settings(cfg: RunConfig) -> dict[str, Any]:
             else {name: value}
         )
     left_out = ("method", "dataset", "seed", "data.dir")  # told elsewhere, or without effect
-    left_out += ("data.partition_order", "execution.checkpoint_every", "execution.pool_mb")
+    left_out += ("data.partition_order", "execution.pool_mb")
+    left_out += ("execution.checkpoint_every", "execution.save_seconds")
     return {name: value for name, value in flat.items() if name not in left_out}
 
 
@@ -207,6 +210,9 @@ def parse(argv: list[str]) -> Any:
     given: Any = read(shape, argv, prog=prog)
     if not given.runs:
         raise UserError(f"no run directory was given: name one that `{command('run')}` has left")
+    for run in given.runs:
+        check_path("run directory", run)
+    check_path("--to", given.to or "")
     if len({Path(run).absolute() for run in given.runs}) < len(given.runs):
         raise UserError("the same run directory was given twice: give each once")
     if given.title and not given.to:

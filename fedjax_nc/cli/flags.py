@@ -8,18 +8,24 @@ import dataclasses
 import itertools
 from typing import Annotated, Any, Literal, NamedTuple
 
-from fedjax_nc import effects, plugins, protocols
+from fedjax_nc import effects, plugins, processes, protocols
 from fedjax_nc.cli.reading import given_names, plugin_flag, read, values_of
 from fedjax_nc.config import RunConfig, check_seed, validate
 from fedjax_nc.data.catalogue import sized
 from fedjax_nc.errors import UserError, unknown
+from fedjax_nc.inputs import check_path
 from fedjax_nc.methods import catalogue
 from fedjax_nc.models.catalogue import check
+from fedjax_nc.processes import Distributed
 from fedjax_nc.study.options import TRACKED, chosen
 
 LISTS = ("all", "methods", "models", "datasets", "protocols", "partitions")
 PAPER = "paper"  # the word for the seeds of a protocol's paper
-_EPILOGUE = "Examples: --method=fedetf | --method='dot_regression | fd(beta=0.9)' | --list"
+_EPILOGUE = (
+    "Examples: --method=fedetf | --method='dot_regression | fd(beta=0.9)' | --list\n\n"
+    "Exit codes: 0 done, 2 refused, 3 the machine failed, 75 stopped by a signal and saved, 130 "
+    "stopped at once."
+)
 
 
 class Command(NamedTuple):
@@ -38,6 +44,7 @@ class Command(NamedTuple):
     track_clients: int
     track_examples: int
     plugins: tuple[str, ...]
+    distributed: Distributed = Distributed()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +58,7 @@ class _Session:
     overwrite: bool = False
     """Start again, deleting what this configuration left before."""
     strict: bool = False
-    """Refuse clients without data instead of skipping them."""
+    """Refuse clients without data, and to resume on other devices or another jax."""
     dry_run: bool = False
     """Show size, work, memory and time of the run without training."""
     list: Literal["no", *LISTS] = "no"  # type: ignore[valid-type]
@@ -61,7 +68,7 @@ class _Session:
     track_every: int = 10
     """Rounds between two records of --track."""
     track_clients: int = 5
-    """Clients whose local models --track=alignment makes, evenly spread by number."""
+    """Clients whose local models alignment and consistency look at, evenly spread by number."""
     track_examples: int = 1000
     """Test examples that --track looks at, balanced over classes and the same every time."""
 
@@ -83,7 +90,7 @@ def parse(argv: list[str], prog: str = "run", *, beside: bool = False) -> Comman
     base = protocols.resolve(first["protocol"], first["dataset"], spec=first["method"])
     hyper = catalogue.hyper_of(base.method)
     _check_hyper(argv, base.method, hyper=hyper)
-    words = _paper_seeds(_list_all(argv), base.protocol)
+    words = _paper_seeds(_list_all(_spelled_out(argv)), base.protocol)
     flags, spec = _read(words, base, hyper=hyper, prog=prog)
     again = protocols.resolve(base.protocol, base.dataset, spec=spec)
     if dataclasses.replace(again, method=base.method) != base:  # by a hyperparameter
@@ -102,6 +109,7 @@ def parse(argv: list[str], prog: str = "run", *, beside: bool = False) -> Comman
             check(run.model, shape)
         effects.check(given, run)
     _check_session(session, run, given=given)
+    processes.check(flags.distributed)
     configs = tuple(dataclasses.replace(run, seed=seed) for seed in session.seeds or (run.seed,))
     return Command(
         configs,
@@ -117,6 +125,7 @@ def parse(argv: list[str], prog: str = "run", *, beside: bool = False) -> Comman
         track_clients=session.track_clients,
         track_examples=session.track_examples,
         plugins=flags.plugin,
+        distributed=flags.distributed,
     )
 
 
@@ -138,6 +147,7 @@ def read_plugins(argv: list[str]) -> None:
 
 def _check_session(session: _Session, run: RunConfig, given: frozenset[str]) -> None:
     """Refuses seeds and records that make no sense."""
+    check_path("--out", session.out)
     seeds = [*session.seeds] or [run.seed]
     for seed in seeds:
         check_seed("--seeds", seed)
@@ -156,10 +166,11 @@ def _check_session(session: _Session, run: RunConfig, given: frozenset[str]) -> 
             raise UserError(f"--{name}={getattr(session, name)}: give a number above zero")
         if name in given and not session.track:
             raise UserError(f"--{name} has no effect without --track: say what to record")
-    if "track_clients" in given and "alignment" not in session.track:
+    followed = any(name in session.track for name in ("alignment", "consistency"))
+    if "track_clients" in given and not followed:
         raise UserError(
             f"--track_clients has no effect with --track={session.track}: leave it out, it belongs "
-            "to --track=alignment"
+            "to alignment and consistency"
         )
 
 
@@ -171,6 +182,7 @@ def _shape(base: RunConfig, hyper: dict[str, tuple[Any, str]]) -> tuple[Any, Any
         ("run", Annotated[RunConfig, tyro.conf.arg(name="")], base),
         ("session", Annotated[_Session, tyro.conf.arg(name="")], _Session()),
         ("plugin", plugin_flag(), ()),
+        ("distributed", Distributed, Distributed()),
     ]
     if hyper:
         words = catalogue.choices_of(base.method)
@@ -196,6 +208,11 @@ def _kind(default: Any) -> Any:
         return type(default)
     inner = {type(value) for value in default}
     return tuple[inner.pop() if len(inner) == 1 else str, ...]
+
+
+def _spelled_out(argv: list[str]) -> list[str]:
+    """Returns the flags with what `--distributed` alone stands for put in."""
+    return ["--distributed.on" if word == "--distributed" else word for word in argv]
 
 
 def _list_all(argv: list[str]) -> list[str]:

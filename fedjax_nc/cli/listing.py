@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from fedjax_nc.cli import protocol_page
+from fedjax_nc.cli.console import Lasting, waiting
 from fedjax_nc.cli.exits import answered
 from fedjax_nc.cli.flags import LISTS, read_plugins
 from fedjax_nc.cli.reading import plugin_flag, read
@@ -91,18 +91,16 @@ def show_list(kind: str, *, sizes: dict[str, Any] | None = None, dataset: str = 
         "partitions": lambda: (_partitions(),),
     }
     for name in tables if kind == "all" else [kind]:
-        Console().print(*tables[name]())
+        Lasting().print(*tables[name]())
 
 
 def _count(dataset: str) -> dict[str, Any]:
     """Returns the bytes that a client of each method sends, with a progress bar meanwhile."""
     from rich.progress import track
 
-    from fedjax_nc.cli.console import waiting
-
     with waiting("starting jax"):
         from fedjax_nc.host import dry_run
-    console = Console(stderr=True)
+    console = Lasting(stderr=True)
 
     def followed(names: list[str]) -> Any:
         silent = not console.is_terminal

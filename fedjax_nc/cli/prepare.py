@@ -8,6 +8,7 @@ from fedjax_nc.cli.reading import given_names, read
 from fedjax_nc.data import prepare as preparation
 from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.errors import UserError, command
+from fedjax_nc.inputs import check_path
 
 NAMES = tuple(spec.name for spec in DATASETS.values() if spec.release or spec.subset)
 
@@ -64,6 +65,8 @@ def parse(argv: list[str]) -> Any:
     given: Any = read(shape, argv, prog=prog)
     if not given.name:
         raise UserError(f"no dataset was given: choose from {', '.join(NAMES)}")
+    check_path("--from", given.source or "")
+    check_path("--data.dir", given.directory or "")
     spec = DATASETS.get(given.name)
     if "data.side" in given_names(argv) and spec and not spec.subset:
         raise UserError(f"--data.side has no effect on {given.name}: leave it out")

@@ -4,13 +4,13 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from fedjax_nc import effects, protocols
+from fedjax_nc.cli.console import Lasting
 from fedjax_nc.cli.flags import PAPER
 from fedjax_nc.config import RunConfig
 from fedjax_nc.errors import command
@@ -43,7 +43,7 @@ def show(asked: str) -> None:
     Args:
       asked: name or name/regime.
     """
-    console = Console()
+    console = Lasting()
     for part in _parts(asked):
         console.print(part, soft_wrap=isinstance(part, Text))  # commands stay whole, to be copied
 

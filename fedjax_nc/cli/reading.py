@@ -7,8 +7,10 @@ import io
 from collections.abc import Iterator
 from typing import Annotated, Any, get_type_hints
 
-from fedjax_nc.errors import UserError
+from fedjax_nc.errors import UserError, quoted
 
+_LONGEST = 10_000  # characters of a flag with its value; a path has 4,000 at most
+_SHOWN = 80  # characters of an unknown flag that are looked at
 _NEAR = 0.6  # similarity from which on a flag is suggested
 
 
@@ -16,6 +18,11 @@ def read(shape: Any, argv: list[str], prog: str, default: Any = None) -> Any:
     """Returns an instance of a dataclass filled from flags; an unknown flag is refused."""
     import tyro  # a third of a second that a mistyped method need not wait for
 
+    for word in argv:
+        if len(word) > _LONGEST:
+            raise UserError(
+                f"{quoted(word)} has {len(word)} characters: give at most {_LONGEST} at once"
+            )
     said = io.StringIO()
     options = {} if default is None else {"default": default}
     try:
@@ -61,7 +68,7 @@ def values_of(argv: list[str], flag: str) -> list[str]:
 
 def unknown_flag(word: str, names: list[str]) -> UserError:
     """Returns the error for a flag that does not exist, with those it may stand for."""
-    given = word.split("=")[0]
+    given = word.split("=")[0][:_SHOWN]
     if not word.startswith("-"):
         return UserError(f"unknown argument {given}: see --help")
     near = suggestions(given, names)

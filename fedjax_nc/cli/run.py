@@ -4,10 +4,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedjax_nc import devices, effects, plugins
+from fedjax_nc import devices, effects, plugins, processes
 from fedjax_nc.cli import console, flags, listing
-from fedjax_nc.cli.exits import answered
-from fedjax_nc.errors import command
+from fedjax_nc.cli.exits import answered, in_words
+from fedjax_nc.errors import Fault, Stopped, UserError, command
+from fedjax_nc.host import stopping
 
 
 @answered
@@ -20,7 +21,9 @@ def train(argv: list[str]) -> int:
     if asked.dry_run:
         _dry_run(asked)
         return 0
-    console.show_results(execute(asked))
+    results = execute(asked)
+    if processes.is_first():
+        console.show_results(results)
     return 0
 
 
@@ -37,21 +40,34 @@ def execute(asked: flags.Command) -> list[dict[str, Any]]:
     found = [
         None if asked.overwrite else rundir.finished(d, **record) for d in directories.values()
     ]
-    if all(found):  # answered without jax
+    if all(found) and not asked.distributed.wanted:  # answered without jax
+        for cfg in asked.configs:
+            if damaged := rundir.mend(directories[cfg.seed], cfg):
+                print(f"warning: {damaged}", file=sys.stderr)
         for directory in directories.values():
             print(f"already finished: {directory} (--overwrite starts again)", file=sys.stderr)
         return [one[1] for one in found if one]
     try:
-        start_jax(asked)
-        return _train(asked)
+        with stopping.at_once():
+            start_jax(asked)
+            return _train(asked)
+    except Stopped as stop:
+        raise Stopped(_saved(asked, directories), code=stop.code) from None
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_saved(asked, directories)) from None
+    except UserError:
+        raise
+    except Exception as error:
+        if words := in_words(error, asked.out):
+            raise Fault(f"{words}; {_saved(asked, directories)}") from error
+        raise
 
 
 def start_jax(asked: flags.Command) -> None:
     """Starts jax, imports plugins and refuses what has no effect on the backend."""
     with console.waiting("starting jax"):
-        devices.start(asked.configs[0].execution.devices)
+        count = asked.configs[0].execution.devices
+        devices.start(count, distributed=asked.distributed)
         import jax
 
         from fedjax_nc.host import session  # noqa: F401  takes seconds, which are waited for here
@@ -63,6 +79,7 @@ def start_jax(asked: flags.Command) -> None:
 
 def _train(asked: flags.Command) -> list[dict[str, Any]]:
     from fedjax_nc.host import session
+    from fedjax_nc.host.reporting import Quiet
     from fedjax_nc.host.track import Track
 
     request = session.Request(
@@ -81,20 +98,22 @@ def _train(asked: flags.Command) -> list[dict[str, Any]]:
         plugins=tuple(plugins.record()),
     )
     first = asked.configs[0]
+    if not processes.is_first():
+        return [outcome.summary for outcome in session.run_seeds(request, Quiet())]
     with console.Progressing(first.method, first.federation.participants) as progress:
         outcomes = session.run_seeds(request, progress)
     for outcome in outcomes:
-        print(f"run directory: {outcome.directory}", file=sys.stderr)
+        progress.note(f"run directory: {outcome.directory}")
     return [outcome.summary for outcome in outcomes]
 
 
 def _saved(asked: flags.Command, directories: dict[int, Path]) -> str:
-    """Returns what a person who stopped a run should know: what is saved, and how to go on."""
+    """Returns what the person whose run was stopped should know: what is saved, how to go on."""
     left = {s: d for s, d in directories.items() if not (d / "summary.json").exists()}
     saved = [int(p.name) for d in left.values() for p in (d / "ckpt").glob("*") if p.name.isdigit()]
     if saved:
         without = " without --overwrite" if asked.overwrite else ""
-        return f"the same command{without} resumes from the checkpoint of round {max(saved)}"
+        return f"saved after round {max(saved)}; the same command{without} goes on"
     every = asked.configs[0].execution.checkpoint_every
     return (
         f"no checkpoint was made yet, so nothing of seed {', '.join(map(str, left))} is saved; one "
@@ -115,5 +134,7 @@ def _dry_run(asked: flags.Command) -> None:
         facts = dry_run.facts(job)
     with console.waiting("measuring a local step"):
         facts |= dry_run.estimate(job)
+    if not processes.is_first():
+        return
     facts["kept"] = "caches that a run reads: compiled programs, decoded examples if prepared"
     console.show_facts("Dry run: nothing is trained, no run directory is written", facts)

@@ -1,7 +1,10 @@
 """Small datasets that are installed with a package."""
 
 import gzip
+import hashlib
 import importlib.util
+import io
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +12,8 @@ import numpy as np
 from fedjax_nc.data import mnist5k as five_thousand
 from fedjax_nc.errors import UserError
 
+# of the text in scikit-learn's digits.csv.gz
+_DIGITS = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"
 Four = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -31,8 +36,16 @@ def _digits() -> np.ndarray:
     path = spec and spec.origin and Path(spec.origin).parent / "datasets/data/digits.csv.gz"
     if not path or not path.is_file():
         raise UserError("digits.csv.gz of scikit-learn is missing: run: pip install scikit-learn")
-    with gzip.open(path, "rt") as lines:
-        return np.loadtxt(lines, delimiter=",", dtype=np.uint8)
+    try:
+        with gzip.open(path, "rb") as file:
+            text = file.read()
+    except (OSError, EOFError, zlib.error):
+        text = b""
+    if hashlib.sha256(text).hexdigest() != _DIGITS:
+        raise UserError(
+            f"{path} is damaged: run: pip install --force-reinstall --no-deps scikit-learn"
+        )
+    return np.loadtxt(io.BytesIO(text), delimiter=",", dtype=np.uint8)
 
 
 def _stratified(x: np.ndarray, y: np.ndarray, test_per_class: int) -> Four:

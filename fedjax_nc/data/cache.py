@@ -1,7 +1,15 @@
-"""Decoded datasets, kept on disk so that a dataset is decoded once."""
+"""Decoded datasets, kept on disk so that a dataset is decoded once.
 
+Beside the arrays lie their checksums. A file is read through when it is new, when its size or time
+has changed, and when the last time was long ago: most starts read none.
+"""
+
+import contextlib
+import hashlib
+import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -12,9 +20,12 @@ import numpy as np
 from fedjax_nc.data.arrays import Arrays
 from fedjax_nc.errors import UserError
 
+CHECKSUMS = "checksums.json"  # {file: [bytes, time of the last change, sha256]}
+_WEEK = 7 * 24 * 3600  # seconds after which a file that seems untouched is looked at again
+
 
 def cached(key: str, root: Path, write: Callable[[Path], None], broken: str) -> Arrays:
-    """Opens the decoded arrays of a dataset, which are written the first time.
+    """Opens the decoded arrays of a dataset, which are written the first time and if damaged.
 
     Args:
       key: a name that changes when the arrays would.
@@ -24,17 +35,55 @@ def cached(key: str, root: Path, write: Callable[[Path], None], broken: str) -> 
     """
     folders = [place / key for place in _places(root)]
     found = next((folder for folder in folders if folder.is_dir()), None)
-    return open_folder(found or _write(folders[0], write, broken=broken))
+    if found is not None:
+        try:
+            return _open(found)
+        except (OSError, ValueError) as error:
+            print(f"cache {found} is damaged ({error}): decoding again", file=sys.stderr)
+            shutil.rmtree(found, ignore_errors=True)
+    return open_folder(_write(folders[0], write, broken=broken))
 
 
 def open_folder(folder: Path) -> Arrays:
-    """Opens decoded arrays, mapped and not read."""
+    """Opens decoded arrays that are what was written, mapped and not read."""
     try:
-        return Arrays(*(np.load(folder / f"{part}.npy", mmap_mode="r") for part in Arrays._fields))
+        return _open(folder)
     except (OSError, ValueError) as error:
         raise UserError(
             f"cache {folder} is damaged ({error}): delete it and start again"
         ) from error
+
+
+def _open(folder: Path) -> Arrays:
+    _verify(folder)
+    return Arrays(*(np.load(folder / f"{part}.npy", mmap_mode="r") for part in Arrays._fields))
+
+
+def _verify(folder: Path) -> None:
+    """Compares arrays with their checksums, and writes those that are not known yet."""
+    sums, known, due = folder / CHECKSUMS, {}, False
+    with contextlib.suppress(OSError, ValueError):  # lost or damaged ones are made again
+        content = json.loads(sums.read_text())
+        known = content if isinstance(content, dict) else {}
+        due = time.time() - sums.stat().st_mtime > _WEEK and os.access(folder, os.W_OK)
+    found = {}
+    for file in (folder / f"{part}.npy" for part in Arrays._fields):
+        before = known.get(file.name)
+        before = before if isinstance(before, list) and len(before) == 3 else [None] * 3
+        stamp = [file.stat().st_size, file.stat().st_mtime_ns]
+        if before[:2] == stamp and not due:
+            found[file.name] = before
+            continue
+        with file.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        if before[2] not in (None, digest):
+            raise ValueError(f"{file.name} is not what was written")
+        found[file.name] = [*stamp, digest]
+    if found != known or due:
+        with contextlib.suppress(OSError):  # others' folders are only read
+            temporary = folder / f"{CHECKSUMS}.{os.getpid()}"
+            temporary.write_text(json.dumps(found, indent=2) + "\n")
+            os.replace(temporary, sums)
 
 
 def _places(root: Path) -> list[Path]:
@@ -62,6 +111,7 @@ def _fill(target: Path, write: Callable[[Path], None], broken: str) -> Path:
     folder = Path(tempfile.mkdtemp(prefix=f"{target.name}.tmp-", dir=target.parent))
     try:
         write(folder)
+        _verify(folder)
         folder.chmod(0o755)  # mkdtemp makes it private, but the data may be shared
         try:
             folder.rename(target)

@@ -1,5 +1,6 @@
 """Every dataset by name, readable without importing numpy or jax."""
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -146,5 +147,9 @@ def _check(spec: DatasetSpec) -> None:
         )
     if min(spec.std, default=1) <= 0:
         raise UserError(f"{where}: std={spec.std}: give numbers above zero")
+    if not all(map(math.isfinite, (*spec.mean, *spec.std))):
+        raise UserError(f"{where}: mean={spec.mean}, std={spec.std}: give finite numbers")
+    if max(spec.classes, spec.train, spec.test, *spec.shape) >= 2**31:
+        raise UserError(f"{where}: a number is 2147483648 or more: give a smaller one")
     if not callable(spec.load) and not re.fullmatch(r"[\w.]+:\w+", spec.load or ""):
         raise UserError(f'{where}: load={spec.load!r}: give a function or "module:function"')

@@ -101,7 +101,7 @@ def _from_tfds(spec: DatasetSpec, root: Path, order: Order) -> Arrays:
         f"{name}-{found.fingerprint}-{_DECODER}{variant}",
         root,
         write=write,
-        broken=f"{found.path} cannot be decoded ({{}}): {again}",
+        broken=f"{_braced(found.path)} cannot be decoded ({{}}): {_braced(again)}",
     )
 
 
@@ -122,5 +122,10 @@ def _from_pictures(spec: DatasetSpec, root: Path) -> Arrays:
         key,
         root,
         write=lambda folder: imagenet.decode(spec.name, found, side=side, folder=folder),
-        broken=f"{root} cannot be decoded ({{}}): get that picture again",
+        broken=f"{_braced(root)} cannot be decoded ({{}}): get that picture again",
     )
+
+
+def _braced(text: str | Path) -> str:
+    """Returns a text that `format` leaves as it is."""
+    return str(text).replace("{", "{{").replace("}", "}}")

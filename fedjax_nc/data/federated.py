@@ -1,8 +1,9 @@
 """The data of a run: one flat pool of examples on the device, and tables of example indices."""
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -110,7 +111,8 @@ def warnings_of(
         message = f"{len(empty)} of {len(split.train)} clients have no training data"
         message += f" ({_listed(empty)})"
         if strict or len(empty) == len(split.train):
-            raise UserError(f"{message}: choose another partition or seed, or leave out --strict")
+            skips = ", or leave out --strict" if len(empty) < len(split.train) else ""
+            raise UserError(f"{message}: choose another partition or seed{skips}")
         told.append(f"{message}: they are skipped")
     absent = np.flatnonzero(np.bincount(labels, minlength=classes) == 0)
     if len(absent):
@@ -135,7 +137,9 @@ def _listed(indices: Any) -> str:
     return ", ".join(str(int(i)) for i in indices[:10]) + ("..." if len(indices) > 10 else "")
 
 
-def save_split(path: Path, cfg: config.Data, *, split: Split, dataset: str) -> None:
+def save_split(
+    file: str | Path | BinaryIO, cfg: config.Data, *, split: Split, dataset: str
+) -> None:
     """Writes the partition so that --data.partition_file reads it back, for the same examples."""
     # FedDW's rule may repeat an example; few clients with few classes, or a partitioner from
     # outside (whose name has a fingerprint), may leave some out.
@@ -149,7 +153,15 @@ def save_split(path: Path, cfg: config.Data, *, split: Split, dataset: str) -> N
         "order": cfg.order,
         "labels": split.labels,
     }
-    partition_file.save(path, split.train, test=split.test, meta=meta)
+    partition_file.save(file, split.train, test=split.test, meta=meta)
+
+
+def fingerprint(split: Split) -> str:
+    """Returns sixteen hexadecimal characters that change with what any client holds."""
+    digest = hashlib.sha256(split.pool.encode())
+    for part in (*split.train, *split.test):
+        digest.update(len(part).to_bytes(8, "little") + np.asarray(part, "<i8").tobytes())
+    return digest.hexdigest()[:16]
 
 
 def limit_examples(y: np.ndarray, limit: int) -> np.ndarray:
@@ -172,7 +184,13 @@ def limit_examples(y: np.ndarray, limit: int) -> np.ndarray:
 
 
 def assemble(
-    examples: arrays.Arrays, split: Split, *, classes: int, lanes: int = 1, pool: Any = None
+    examples: arrays.Arrays,
+    split: Split,
+    *,
+    classes: int,
+    lanes: int = 1,
+    together: int = 1,
+    pool: Any = None,
 ) -> FederatedData:
     """Puts a dataset and its partition together, as rounds read them.
 
@@ -181,13 +199,14 @@ def assemble(
       split: its partition.
       classes: the number of classes.
       lanes: rows of the table of official test examples, as many as clients run at once.
+      together: so many examples, from the first on, are never cut apart by rows.
       pool: what stands for the examples where they stay on the host; by default all of them are
         put on the device.
     """
     y = np.concatenate([examples.train_y, examples.test_y]).astype(np.int32)
     counts = partition.class_counts(split.train, y, classes=classes)
     offset = len(examples.train_y) if split.pool == "test" else 0
-    longest = -(-len(examples.test_y) // lanes)
+    longest = -(-len(examples.test_y) // (lanes * together)) * together
     if pool is None:
         x = np.concatenate([examples.train_x, examples.test_x])
         pool = Pool(jnp.asarray(x), jnp.asarray(y))
@@ -195,18 +214,19 @@ def assemble(
     return FederatedData(
         pool,
         make_table(split.train),
-        client_test=make_table([part + offset for part in split.test]),
+        client_test=make_table(split.test, offset=offset),
         test=make_table([test[i * longest : (i + 1) * longest] for i in range(lanes)]),
         class_counts=jnp.asarray(counts, jnp.result_type(float)),
     )
 
 
-def make_table(rows: list[np.ndarray]) -> Table:
-    """Makes a table of rows of example indices, padded to the longest."""
-    index = np.zeros((len(rows), max([1, *(len(r) for r in rows)])), np.int32)
-    for i, row in enumerate(rows):
-        index[i, : len(row)] = row
-    return Table(jnp.asarray(index), jnp.asarray([len(r) for r in rows], jnp.int32))
+def make_table(rows: list[np.ndarray], *, offset: int = 0) -> Table:
+    """Makes a table of rows of example indices plus `offset`, padded to the longest."""
+    size = np.array([len(row) for row in rows], np.int32)
+    index = np.zeros((len(rows), max(1, size.max(initial=0))), np.int32)
+    if len(rows):
+        index[np.arange(index.shape[1]) < size[:, None]] = np.concatenate(rows) + offset
+    return Table(jnp.asarray(index), jnp.asarray(size))
 
 
 def make_batch(

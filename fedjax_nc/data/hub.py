@@ -5,20 +5,24 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedjax_nc import inputs
 from fedjax_nc.data import imagenet
 from fedjax_nc.data.catalogue import HUB
 from fedjax_nc.data.progress import track
-from fedjax_nc.errors import UserError
+from fedjax_nc.errors import UserError, reason
 
 _IMAGES = ("image", "img")  # the usual names of the columns, where there are several
 _LABELS = ("label", "labels", "fine_label")
 _TESTS = ("test", "validation", "valid", "val")
 _GREY, _COLOUR = ("1", "L", "LA"), ("RGB", "RGBA", "P", "CMYK")
 _TIMEOUT = 5  # seconds
+_FACTS = ("README.md", "dataset_infos.json", "dataset_info.json", "state.json", "metadata.jsonl")
+_MOST = 16 * inputs.MEGABYTE  # bytes of each of these, which the library reads whole
 
 
 def load(name: str, side: int) -> tuple[np.ndarray, ...]:
@@ -64,6 +68,9 @@ def _library(name: str) -> Any:
 
 def _fetch(library: Any, name: str, path: str, config: str | None) -> Any:
     """The splits of a dataset, by their names."""
+    for file in Path(path).glob("*") if Path(path).is_dir() else ():
+        if file.name in _FACTS and (not file.is_file() or file.stat().st_size > _MOST):
+            raise UserError(f"{file} is no file of at most {_MOST} bytes: delete it")
     try:
         with _offline_if_unreachable(library, path):
             return library.load_dataset(path, config)
@@ -72,10 +79,9 @@ def _fetch(library: Any, name: str, path: str, config: str | None) -> Any:
             f"{name} is not in the cache {library.config.HF_DATASETS_CACHE}, and the Hub is not "
             "reached: load it once where there is a network, or give an .npz file"
         ) from error
-    except (OSError, ValueError, library.exceptions.DatasetsError) as error:
-        reason = " ".join(str(error).split())[:300].rstrip(".")
+    except Exception as error:  # a damaged file makes the library raise anything
         raise UserError(
-            f"cannot load {name} ({reason}): give hf:owner/name or hf:owner/name:config"
+            f"cannot load {name} ({reason(error)}): give hf:owner/name or hf:owner/name:config"
         ) from error
 
 

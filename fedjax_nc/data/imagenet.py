@@ -11,11 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_nc import inputs
 from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.data.progress import track
-from fedjax_nc.errors import UserError
+from fedjax_nc.errors import UserError, reason
 
 _AT_ONCE = 128  # pictures in memory
+_LIST = 4 * inputs.MEGABYTE  # bytes of the list of ids, of which ImageNet's has 0.5
+_SHA256 = {
+    "imagenet100": "fef8ca789d06ee2578d32c8deb8d9949f0fff45730ccbd762869c07aef99802b",
+    "imagenet200": "f6523a1025e03c99f15d5a5b907c8158524b9ae965ac85cb4b14f4247b586b03",
+}
 
 
 class Pictures(NamedTuple):
@@ -27,7 +33,11 @@ class Pictures(NamedTuple):
 
 def classes(name: str) -> list[str]:
     """Returns the WordNet ids of a subset; a label is a position in this list."""
-    text = resources.files("fedjax_nc.data").joinpath(f"classes/{name}.txt").read_text()
+    file = resources.files("fedjax_nc.data").joinpath(f"classes/{name}.txt")
+    packed = file.read_bytes()
+    if hashlib.sha256(packed).hexdigest() != _SHA256[name]:
+        raise UserError(f"{file} is damaged: install fedjax_nc again")
+    text = packed.decode()
     return [w for line in text.splitlines() if not line.startswith("#") for w in line.split()]
 
 
@@ -53,7 +63,10 @@ def find(name: str, folder: Path) -> dict[str, Pictures]:
     ids, subset = classes(name), DATASETS[name].subset
     found = {"train": _by_folder(folder / "train", ids), "test": _by_folder(folder / "val", ids)}
     if not any(found["test"].values()):
-        found["test"] = _flat(folder)
+        try:
+            found["test"] = _flat(folder)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{folder}: the list of ids: {reason(error)}: {wanted}") from error
     splits = {}
     for split, held in found.items():
         if missing := [wnid for wnid in ids if not held.get(wnid)]:
@@ -79,7 +92,7 @@ def _flat(folder: Path) -> dict[str, list[Path]]:
     """Finds val/ILSVRC2012_val_*.JPEG, of which a *synset_labels.txt has a WordNet id per line."""
     files = sorted(f for f in (folder / "val").iterdir() if _is_jpeg(f.name))
     lists = [*folder.glob("*synset_labels.txt"), *folder.glob("val/*synset_labels.txt")]
-    lines = lists[0].read_text().split() if lists else []
+    lines = inputs.read(lists[0], _LIST).decode().split() if lists else []
     held: dict[str, list[Path]] = {}
     for file in files:
         number = re.fullmatch(r"ILSVRC2012_val_(\d{8})", file.stem)
@@ -136,7 +149,7 @@ def picture(file: Path, side: int) -> np.ndarray:
         with Image.open(file) as opened:
             opened.draft("RGB", (2 * side, 2 * side))  # a jpeg much larger is decoded smaller
             image = opened.convert("RGB")
-    except OSError as error:
+    except Exception as error:  # Pillow raises anything, such as SyntaxError for a broken png
         raise ValueError(f"{file} is damaged") from error
     return centre(image, side)
 

@@ -1,8 +1,10 @@
 """Datasets in .npz files: what their headers tell, read without importing numpy."""
 
 import array
-import ast
 import hashlib
+import lzma
+import math
+import re
 import struct
 import sys
 import zipfile
@@ -12,15 +14,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedjax_nc import inputs
 from fedjax_nc.data.spec import DatasetSpec, kind_of
-from fedjax_nc.errors import UserError
+from fedjax_nc.errors import UserError, reason
+from fedjax_nc.inputs import MEGABYTE
 
 # The names of the four arrays: ours, and those that Keras writes.
 KEYS = (("train_x", "train_y", "test_x", "test_y"), ("x_train", "y_train", "x_test", "y_test"))
-_DAMAGE = (
-    *(OSError, EOFError, ValueError, SyntaxError, LookupError, TypeError),
-    *(struct.error, zlib.error, zipfile.BadZipFile),
+DAMAGE = (  # what reading a damaged archive raises
+    *(OSError, EOFError, ValueError, SyntaxError, LookupError, TypeError, OverflowError),
+    *(RuntimeError, MemoryError, struct.error, zlib.error, lzma.LZMAError, zipfile.BadZipFile),
 )
+# A file may unpack to this much, or to so many times its size: measured data never shrinks so far,
+# zeros shrink a thousandfold.
+_UNPACKED, _TIMES = 256 * MEGABYTE, 200
+_HEADER = 10_000  # characters of an array's header, as numpy limits it
 _CODES = {"i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "i8": "q", "u8": "Q"}
 
 
@@ -29,6 +37,15 @@ class Header(NamedTuple):
 
     descr: str  # the dtype, such as "<i8"
     shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """The bytes of the array that follows."""
+        kind = re.fullmatch(r"[<>|=]?([biufcSU?])(\d{1,9})?", self.descr)
+        if not kind:
+            raise ValueError("it holds something else than numbers")
+        each = int(kind[2] or 1) * (4 if kind[1] == "U" else 1)
+        return each * math.prod(self.shape)
 
 
 def inspect(path: str) -> DatasetSpec:
@@ -39,12 +56,12 @@ def inspect(path: str) -> DatasetSpec:
     """
     with _opened(path) as file:
         keys = find_keys([name.removesuffix(".npy") for name in file.namelist()], path)
-        headers, classes = [], 0
-        for key in keys:
+        known, classes = check_arrays(file), 0
+        headers = [known[key] for key in keys]
+        for key, header in zip(keys, headers, strict=True):
             with file.open(f"{key}.npy") as stream:
-                header = _header(stream)
-                headers.append(header)
                 if key in (keys[1], keys[3]):
+                    _header(stream)
                     if header.descr[1:] not in _CODES:
                         raise UserError(
                             f"{path}: {key} is {header.descr} {list(header.shape)}: give one "
@@ -102,15 +119,44 @@ def fingerprint(path: str) -> str:
     return digest.hexdigest()[:8]
 
 
+def check_arrays(file: zipfile.ZipFile) -> dict[str, Header]:
+    """Returns the headers of an archive's arrays, each of which is as long as its header says."""
+    headers = {}
+    for info in file.infolist():
+        name = info.filename.removesuffix(".npy")
+        if name in headers:
+            raise ValueError(f"it holds '{name}' twice")
+        with file.open(info) as stream:
+            headers[name] = _header(stream)
+            if stream.tell() + headers[name].size != info.file_size:
+                raise ValueError(f"'{name}' is not as long as it says")
+    return headers
+
+
+def check_unpacked(file: zipfile.ZipFile, most: int) -> None:
+    """Refuses an archive that unpacks to more than so many bytes."""
+    unpacked = sum(info.file_size for info in file.infolist())
+    if unpacked > most:
+        raise ValueError(
+            f"it unpacks to {unpacked / MEGABYTE:.0f} MB, more than {most / MEGABYTE:.0f}"
+        )
+
+
 @contextmanager
 def _opened(path: str) -> Iterator[zipfile.ZipFile]:
     try:
-        with zipfile.ZipFile(Path(path).expanduser()) as file:
+        found = Path(path).expanduser()
+        inputs.check_file(found)
+        with zipfile.ZipFile(found) as file:
+            check_unpacked(file, max(_UNPACKED, _TIMES * found.stat().st_size))
             yield file
     except FileNotFoundError:
         raise UserError(f"dataset file '{path}' does not exist") from None
-    except _DAMAGE as error:
-        raise UserError(f"cannot read '{path}' as an .npz file: {error}") from error
+    except DAMAGE as error:
+        raise UserError(
+            f"cannot read '{path}' as an .npz file ({reason(error)}): write it again, with "
+            "numpy.savez"
+        ) from error
 
 
 def _header(stream: Any) -> Header:
@@ -118,10 +164,14 @@ def _header(stream: Any) -> Header:
     if magic != b"\x93NUMPY":
         raise ValueError("it holds something else than arrays")
     (length,) = struct.unpack(*(("<H", stream.read(2)) if major == 1 else ("<I", stream.read(4))))
-    content = ast.literal_eval(stream.read(length).decode("latin1"))
+    text = stream.read(min(length, _HEADER + 1)).decode("latin1").strip()
+    content = inputs.literal(inputs.parse_python(text, _HEADER, mode="eval").body)
     if not isinstance(content["descr"], str):
         raise ValueError("it holds an array of records")
-    return Header(content["descr"], tuple(content["shape"]))
+    shape = tuple(content["shape"])
+    if not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError("it holds an array without a shape")
+    return Header(content["descr"], shape)
 
 
 def _largest(content: bytes, descr: str) -> int:

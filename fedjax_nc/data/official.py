@@ -1,13 +1,15 @@
 """The official order of the examples that prepared directories hold in TFDS's shuffled order."""
 
 import hashlib
+import io
 import re
 import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 
+from fedjax_nc import inputs
+from fedjax_nc.data import npz
 from fedjax_nc.data.catalogue import release_of
 from fedjax_nc.data.decode import records
 from fedjax_nc.data.prepared import Prepared, remedy
@@ -15,6 +17,7 @@ from fedjax_nc.data.spec import Release
 from fedjax_nc.errors import UserError
 
 FILE = "official_order.npz"  # beside the shards: for each split the places that `find` returns
+_FILE, _FILE_EACH = inputs.MEGABYTE, 8  # bytes of that file: some, and a number per example
 
 
 def find(name: str, root: Path, *, found: Prepared) -> dict[str, np.ndarray]:
@@ -36,7 +39,8 @@ def find(name: str, root: Path, *, found: Prepared) -> dict[str, np.ndarray]:
     for split in release.splits:
         count = sum(found.shards[split].values())
         if (found.path / FILE).exists():
-            place = _written(found.path / FILE, split)
+            total = sum(sum(shards.values()) for shards in found.shards.values())
+            place = _written(found.path / FILE, split, most=_FILE + _FILE_EACH * total)
         else:
             place = _derived(name, release, split=split, found=found)
         if place is None:
@@ -55,11 +59,16 @@ def write(folder: Path, places: dict[str, list[int]]) -> None:
     np.savez(folder / FILE, allow_pickle=False, **{s: np.array(p) for s, p in places.items()})
 
 
-def _written(path: Path, split: str) -> np.ndarray:
+def _written(path: Path, split: str, most: int) -> np.ndarray:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        packed = io.BytesIO(inputs.read(path, most))
+        with zipfile.ZipFile(packed) as opened:
+            npz.check_unpacked(opened, most)
+            npz.check_arrays(opened)
+        packed.seek(0)
+        with np.load(packed, allow_pickle=False) as file:
             return np.asarray(file[split], np.int64)
-    except (OSError, EOFError, ValueError, KeyError, zlib.error, zipfile.BadZipFile) as error:
+    except npz.DAMAGE as error:
         raise ValueError(f"{path.name} is damaged") from error
 
 
@@ -67,7 +76,7 @@ def _derived(name: str, release: Release, *, split: str, found: Prepared) -> np.
     """Returns the places that a directory without `FILE` tells, None if it tells none."""
     examples = records(found.path, split, label=f"ordering {name} {split}")
     ids, labels = zip(*((e.get("id"), e["label"]) for e in examples), strict=True)
-    if None not in ids:
+    if all(isinstance(known, bytes) for known in ids):
         return _ranks([_in_files(i) for i in ids]) if len(set(ids)) == len(ids) else None
     if release.reader != "idx":
         return None
@@ -75,6 +84,8 @@ def _derived(name: str, release: Release, *, split: str, found: Prepared) -> np.
     keys = [hashlib.md5(f"{split}{i}".encode()).digest() for i in range(len(labels))]
     place = np.argsort(_ranks(keys))  # the number whose key is at each rank
     ordered = np.empty(len(labels), np.uint8)
+    if not all(isinstance(label, int) and 0 <= label < 256 for label in labels):
+        return None
     ordered[place] = labels
     header = b"\0\0\x08\x01" + len(labels).to_bytes(4, "big")
     file = release.kinds["idx"][1 + 2 * release.splits.index(split)]

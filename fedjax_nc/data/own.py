@@ -1,7 +1,5 @@
 """Datasets that a person brings along: arrays, an .npz file, or a name of the Hugging Face Hub."""
 
-import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from fedjax_nc.data import arrays, npz
 from fedjax_nc.data.arrays import Arrays
 from fedjax_nc.data.catalogue import HUB
 from fedjax_nc.data.spec import DatasetSpec
-from fedjax_nc.errors import UserError
+from fedjax_nc.errors import UserError, reason
 
 
 def load(name: str, *, side: int = 224) -> tuple[DatasetSpec, Arrays]:
@@ -54,5 +52,8 @@ def _read(path: str) -> list[np.ndarray]:
     try:
         with np.load(Path(path).expanduser(), allow_pickle=False) as file:
             return [file[key] for key in npz.find_keys(file.files, path)]
-    except (OSError, EOFError, ValueError, zlib.error, zipfile.BadZipFile) as error:
-        raise UserError(f"cannot read '{path}' as an .npz file: {error}") from error
+    except npz.DAMAGE as error:
+        raise UserError(
+            f"cannot read '{path}' as an .npz file ({reason(error)}): write it again, with "
+            "numpy.savez"
+        ) from error

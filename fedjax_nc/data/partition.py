@@ -24,11 +24,14 @@ Partition = list[np.ndarray]
 RULES = ("lda", "fedetf", "feddw")
 TESTS = ("split", "matched", "dealt")
 LDA_MIN_SIZE = 10
+MOST_CLIENTS = 20_000  # where there are fewer examples: the file of a partition has its bounds
 LDA_MAX_TRIES = 100_000  # CIFAR-10, 100 clients, alpha 0.05 needs about 20,000 (20 s)
 
 
 def iid(labels: ArrayLike, clients: int, *, seed: int = 0) -> Partition:
     """Deals equal shares of the shuffled training set; sizes differ by at most one.
+
+    Of more clients than examples, some are empty.
 
     Args:
       labels: of the training examples, [n].
@@ -242,6 +245,11 @@ def quantity_skew(
       The indices of each client's examples.
     """
     y, rng = _start(labels, clients, seed=seed, alpha=alpha)
+    if clients > len(y):
+        raise UserError(
+            f"quantity gives every client an example: {clients} clients are too many for {len(y)} "
+            f"samples, use at most {len(y)}"
+        )
     sizes = _round_to(_shares(rng, alpha, clients=clients, rows=1)[0], len(y))
     while sizes.min() == 0:
         sizes[sizes.argmax()] -= 1
@@ -283,9 +291,15 @@ def client_tests(
     if how == "split":
         if not 0 < fraction < 1:
             raise UserError(f"test fraction {fraction}: choose a number between 0 and 1")
-        mixed = [rng.permutation(part) for part in parts]
-        halves = [np.split(part, [int(fraction * len(part))]) for part in mixed]
-        return [train for _, train in halves], [test for test, _ in halves], "train"
+        # views of one array: an array for each client takes more than its indices do
+        mixed, train, test = np.empty(sum(map(len, parts)), np.int64), [], []
+        for part, end in zip(parts, np.cumsum([len(part) for part in parts]), strict=True):
+            own = mixed[end - len(part) : end]
+            own[:] = rng.permutation(part)
+            held = int(fraction * len(part))
+            test.append(own[:held])
+            train.append(own[held:])
+        return train, test, "train"
     test_y = np.asarray(test_labels)
     classes = int(max(y.max(), test_y.max())) + 1
     counts = class_counts(parts, y, classes=classes)
@@ -317,7 +331,10 @@ def class_counts(parts: Partition, labels: ArrayLike, *, classes: int) -> np.nda
       The counts n_{k,c}, int64 [clients, classes].
     """
     y = np.asarray(labels)
-    return np.stack([np.bincount(y[part], minlength=classes) for part in parts])
+    # of 100,000 clients an array each would take most of the assembly's memory
+    owner = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    flat = np.bincount(owner * classes + y[np.concatenate(parts)], minlength=len(parts) * classes)
+    return flat.reshape(len(parts), classes)
 
 
 def _start(
@@ -327,8 +344,11 @@ def _start(
     y = np.asarray(labels)
     if y.ndim != 1 or y.dtype.kind not in "iu":
         raise UserError(f"labels are {y.dtype} {list(y.shape)}: give integers [n]")
-    if not 1 <= clients <= len(y):
-        raise UserError(f"{clients} clients for {len(y)} samples: choose 1 to {len(y)}")
+    if not len(y):
+        raise UserError("0 samples: give a training set that has some")
+    most = max(len(y), MOST_CLIENTS)
+    if not 1 <= clients <= most:
+        raise UserError(f"{clients} clients for {len(y)} samples: choose 1 to {most}")
     if not 0 < alpha < np.inf:
         raise UserError(f"alpha {alpha}: choose a number above 0 (small is skewed, large is iid)")
     if not 0 <= seed < 2**32:

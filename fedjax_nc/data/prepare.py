@@ -19,6 +19,7 @@ from fedjax_nc.data import prepared
 from fedjax_nc.data.catalogue import DATASETS, find, release_of
 from fedjax_nc.data.progress import track
 from fedjax_nc.errors import UserError, command
+from fedjax_nc.io import files
 
 _TIMEOUT = 5  # seconds without an answer or without a byte
 
@@ -77,8 +78,9 @@ def prepare(
         if default := spec.release.tfds_config:  # how TFDS finds a configuration by itself
             config = target.parents[1] / ".config"
             config.mkdir(exist_ok=True)
-            (config / "metadata.json").write_text(json.dumps({"default_config_name": default}))
-        out.rename(target)
+            content = json.dumps({"default_config_name": default})
+            files.write_atomically(config / "metadata.json", content)
+        files.move_folder(out, target)
     counts = ", ".join(f"{len(split.labels)} {key}" for key, split in release.splits.items())
     return f"{name} is prepared in {target} ({counts})"
 
@@ -107,7 +109,7 @@ def _prepare_pictures(name: str, source: str | None, root: Path, side: int) -> s
             raise UserError(
                 f"cannot prepare {name} in {root} ({error}): check the disk and the picture"
             ) from error
-        out.rename(target)
+        files.move_folder(out, target)
     counts = ", ".join(f"{len(split.files)} {key}" for key, split in found.items())
     return f"{name} is prepared in {target} ({counts})"
 

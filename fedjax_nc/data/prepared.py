@@ -3,12 +3,15 @@
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from fedjax_nc import inputs
 from fedjax_nc.data.catalogue import DATASETS, release_of
-from fedjax_nc.errors import UserError, command
+from fedjax_nc.errors import UserError, command, quoted
 
+_FACTS = 4 * inputs.MEGABYTE  # bytes of TFDS's json files, of which thousands of classes make 0.1
 INCOMPLETE = "incomplete."  # how the directory of a preparation under way begins
 
 
@@ -50,12 +53,29 @@ def _inside(root: Path) -> tuple[str, Path] | None:
 
 def _json(path: Path, broken: str) -> dict:
     try:
-        content = json.loads(path.read_text())
+        content = inputs.read_json(path, _FACTS)
     except (OSError, ValueError) as error:
-        raise UserError(broken.format(f"{path.name} is missing or damaged")) from error
+        raise UserError(broken.replace("{}", f"{path.name} is missing or damaged")) from error
     if not isinstance(content, dict):
-        raise UserError(broken.format(f"{path.name} is damaged"))
+        raise UserError(broken.replace("{}", f"{path.name} is damaged"))
     return content
+
+
+def _within(content: Any, *keys: str) -> Any:
+    """Returns what nested tables hold under these keys, None where one of them is no table."""
+    for key in keys:
+        content = content.get(key) if isinstance(content, dict) else None
+    return content
+
+
+def _whole(value: Any) -> int:
+    """Returns a whole number as protobuf writes it, in quotes or not; -1 for anything else."""
+    text = str(value) if type(value) is int and abs(value) < 1e18 else value
+    return int(text) if isinstance(text, str) and re.fullmatch("[0-9]{1,18}", text) else -1
+
+
+def _list(value: Any) -> list:
+    return value if isinstance(value, list) else []
 
 
 def locate(name: str, root: Path) -> Path:
@@ -85,16 +105,21 @@ def locate(name: str, root: Path) -> Path:
 def _same_dataset(name: str, info: dict, features: dict) -> str | None:
     """What shows that the directory belongs to another dataset, if anything does."""
     if info.get("name") != release_of(name).tfds_name:
-        return f"dataset_info.json says '{info.get('name')}'"
-    spec, named = DATASETS[name], features.get("featuresDict", {}).get("features", {})
-    classes = int(named.get("label", {}).get("classLabel", {}).get("numClasses", 0))
+        return f"dataset_info.json says {quoted(info.get('name'))}"
+    spec, named = DATASETS[name], _within(features, "featuresDict", "features")
+    classes = _whole(_within(named, "label", "classLabel", "numClasses"))
     if classes != spec.classes:
         return f"features.json says {classes} classes, {name} has {spec.classes}"
     if spec.is_text:
-        return None if "text" in named else "features.json has no 'text'"
-    dims = named.get("image", {}).get("image", {}).get("shape", {}).get("dimensions", [])
-    shape = tuple(int(d) for d in dims)
+        return None if _within(named, "text") else "features.json has no 'text'"
+    dims = _list(_within(named, "image", "image", "shape", "dimensions"))
+    shape = tuple(_whole(d) for d in dims[: len(spec.shape) + 1])
     return None if shape == spec.shape else f"images are {shape}, {name} has {spec.shape}"
+
+
+def _format(info: dict) -> str:
+    kind = info.get("fileFormat", "tfrecord")
+    return kind if isinstance(kind, str) else quoted(kind)
 
 
 def inspect(name: str, root: Path) -> Prepared:
@@ -108,25 +133,26 @@ def inspect(name: str, root: Path) -> Prepared:
         raise UserError(f"{path} is not {name} ({other}): {again}")
     if info.get("fileFormat") != "array_record":
         raise UserError(
-            f"{path} is stored as {info.get('fileFormat', 'tfrecord')}, which needs TensorFlow "
+            f"{path} is stored as {_format(info)}, which needs TensorFlow "
             f"(only array_record is read): choose another directory, {remedy(name, Path('DIR'))}"
         )
-    splits = {split["name"]: split for split in info.get("splits", [])}
+    splits = {str(_within(split, "name")): split for split in _list(info.get("splits"))}
     lengths = {
-        key: [int(n) for n in split.get("shardLengths", [])] for key, split in splits.items()
+        key: [_whole(n) for n in _list(_within(split, "shardLengths"))]
+        for key, split in splits.items()
     }
     shards, identity = {}, [name, str(path), json.dumps(lengths)]
     for split in release.splits:
-        if not sum(lengths.get(split, [])):
-            raise UserError(broken.format(f"no examples in split '{split}'"))
+        if not sum(lengths.get(split, [])) or min(lengths[split]) < 0:
+            raise UserError(broken.replace("{}", f"no examples in split '{split}'"))
         shards[split] = {}
         for index, length in enumerate(lengths[split]):
             of = f"{index:05d}-of-{len(lengths[split]):05d}"
-            template = splits[split].get("filepathTemplate", "")
-            ending = f"{index:05d}" if "SHARD_INDEX" in template else of
+            template = _within(splits[split], "filepathTemplate")
+            ending = f"{index:05d}" if "SHARD_INDEX" in str(template) else of
             file = path / f"{release.tfds_name}-{split}.array_record-{ending}"
             if not file.is_file() or not file.stat().st_size:
-                raise UserError(broken.format(f"{file.name} is missing or empty"))
+                raise UserError(broken.replace("{}", f"{file.name} is missing or empty"))
             shards[split][file.name] = length
             identity.append(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}")
     return Prepared(
@@ -144,7 +170,7 @@ def check_shards(name: str, root: Path, *, prepared: Prepared) -> None:
                 reader = ArrayRecordReader(str(prepared.path / file))
                 count = reader.num_records()
                 reader.close()  # where it reports what it found wrong
-            except RuntimeError:
+            except (RuntimeError, ValueError):
                 count = 0
             if count != length:
                 raise UserError(

@@ -3,11 +3,11 @@
 import gzip
 import hashlib
 import io
+import math
 import pickle
 import re
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,11 +15,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_nc import inputs
+from fedjax_nc.data import npz
 from fedjax_nc.data.catalogue import find, release_of
 from fedjax_nc.data.spec import DatasetSpec, Release
-from fedjax_nc.errors import UserError
+from fedjax_nc.errors import UserError, reason
 
 Files = dict[str, Callable[[], bytes]]  # path inside the release -> its content
+# What a release holds is at most twice its pixels (CINIC-10 has a third split, and files have
+# headers), or so many letters a text, and a little more of small ones.
+_TIMES, _LETTERS, _LEAST = 2, 4000, 16 * inputs.MEGABYTE
+_PIECE = inputs.MEGABYTE  # bytes that are unpacked at once
 _UNUSED = re.compile(r"(^|/)(unsup|valid)/")  # folders of archives that no reader reads
 
 
@@ -59,12 +65,17 @@ def read(name: str, path: Path, official: bool = True) -> Source:
       The labels and examples of both splits.
     """
     spec, release = find(name), release_of(name)
-    kind, found = _open(spec, release, path=path, official=official)
+    try:
+        kind, found = _open(spec, release, path=path, official=official)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot read {path} ({reason(error)}): give {spec.name}'s files"
+        ) from error
 
     def content(file: str) -> bytes:
         packed = f"{file}.gz"
         if file not in release.md5 and packed in release.md5 and packed in found:
-            return gzip.decompress(content(packed))  # the form whose checksum is known
+            return _gunzip(content(packed), _most(spec))  # the form whose checksum is known
         data = found[file]()
         if official and file in release.md5:
             _compare(f"{path}: {file}", hashlib.md5(data).hexdigest(), wanted=[release.md5[file]])
@@ -73,11 +84,19 @@ def read(name: str, path: Path, official: bool = True) -> Source:
     opened = Opened(spec, release, kind=kind, files={f: partial(content, f) for f in found})
     try:
         source = READERS[release.reader](opened)
-    except (ValueError, KeyError, EOFError, OSError, zlib.error) as error:
-        raise UserError(f"{path} is not the {name} release ({error}): download it again") from error
+    except (*npz.DAMAGE, AttributeError) as error:
+        raise UserError(
+            f"{path} is not the {name} release ({reason(error)}): download it again"
+        ) from error
     if official:
         _check_counts(spec, release, path=path, source=source)
     return source
+
+
+def _most(spec: DatasetSpec) -> int:
+    """Returns how many bytes a release unpacks to at most."""
+    each = _LETTERS if spec.is_text else math.prod(spec.shape)
+    return _LEAST + _TIMES * each * (spec.train + spec.test)
 
 
 def _compare(what: str, got: str, wanted: list[str]) -> None:
@@ -101,27 +120,31 @@ def _open(spec: DatasetSpec, release: Release, path: Path, official: bool) -> tu
     """Finds a release at a path: the form it is in, and its files by their paths inside it."""
     if not path.exists():
         raise UserError(f"--from {path} does not exist: give the official {spec.name} files")
-    if path.is_file():
+    if not path.is_dir():
+        inputs.check_file(path)
         if not release.archives:  # one of several files was meant to stand for all
             return _open(spec, release, path=path.parent, official=official)
         if official:
             with path.open("rb") as stream:
                 digest = hashlib.file_digest(stream, "md5").hexdigest()
             _compare(str(path), digest, wanted=list(release.archives.values()))
-        files = _archive(path)
+        files = _archive(path, _most(spec))
         for prefix in {"", *(f"{file.split('/')[0]}/" for file in files)}:
             inner = {f[len(prefix) :]: get for f, get in files.items() if f.startswith(prefix)}
             if kind := _kind(release, inner):
                 return kind, inner
         raise UserError(f"{path} holds no {spec.name} release: {_wanted(release)}")
+    archive = next((path / name for name in release.archives if (path / name).is_file()), None)
     for folder in [path, *sorted(p for p in path.iterdir() if p.is_dir())]:
         for kind, needed in release.kinds.items():
             if all((folder / f).exists() or (folder / f"{f}.gz").exists() for f in needed):
+                known = all(f in release.md5 or f"{f}.gz" in release.md5 for f in needed)
+                if official and archive and not known:
+                    break  # an archive has a checksum, and these files have none
                 deep = any("/" in f or (folder / f).is_dir() for f in needed)
-                return kind, _folder(folder, deep)
-    for archive in release.archives:
-        if (path / archive).is_file():
-            return _open(spec, release, path=path / archive, official=official)
+                return kind, _folder(folder, deep, most=_most(spec))
+    if archive:
+        return _open(spec, release, path=archive, official=official)
     raise UserError(f"no {spec.name} release in {path}: {_wanted(release)}")
 
 
@@ -138,31 +161,52 @@ def _kind(release: Release, files: Files) -> str | None:
     return None
 
 
-def _folder(folder: Path, deep: bool) -> Files:
+def _folder(folder: Path, deep: bool, most: int) -> Files:
     paths = (path for path in folder.glob("**/*" if deep else "*") if path.is_file())
-    return _unpacked({path.relative_to(folder).as_posix(): path.read_bytes for path in paths})
+    files = {p.relative_to(folder).as_posix(): partial(inputs.read, p, most) for p in paths}
+    return _unpacked(files, most)
 
 
-def _unpacked(files: Files) -> Files:
+def _unpacked(files: Files, most: int) -> Files:
     """Adds what compressed files hold, where it is not beside them already."""
     packed = {f[:-3]: get for f, get in files.items() if f.endswith(".gz")}
     new = {f: get for f, get in packed.items() if f not in files}
-    return files | {f: lambda get=get: gzip.decompress(get()) for f, get in new.items()}
+    return files | {f: lambda get=get: _gunzip(get(), most) for f, get in new.items()}
 
 
-def _archive(path: Path) -> Files:
-    if zipfile.is_zipfile(path):
-        opened = zipfile.ZipFile(path)  # kept open: the files are read one at a time later
-        names = [n for n in opened.namelist() if not n.endswith("/")]
-        return _unpacked({name: partial(opened.read, name) for name in names})
+def _gunzip(packed: bytes, most: int) -> bytes:
+    """Unpacks in pieces, and stops where there is more than any release has."""
+    content = bytearray()
+    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as stream:
+        while piece := stream.read(_PIECE):
+            content += piece
+            if len(content) > most:
+                raise ValueError(f"it unpacks to more than {most // inputs.MEGABYTE} MB")
+    return bytes(content)
+
+
+def _archive(path: Path, most: int) -> Files:
     try:
+        if zipfile.is_zipfile(path):
+            opened = zipfile.ZipFile(path)  # kept open: the files are read one at a time later
+            npz.check_unpacked(opened, most)
+            names = [n for n in opened.namelist() if not n.endswith("/")]
+            return _unpacked({name: partial(opened.read, name) for name in names}, most)
+        held, left = {}, most
         with tarfile.open(path) as tar:  # a compressed tar has no random access: read it all
-            wanted = (m for m in tar if m.isfile() and not _UNUSED.search(m.name))
-            pairs = ((m.name.removeprefix("./"), tar.extractfile(m)) for m in wanted)
-            held = {name: stream.read() for name, stream in pairs if stream}
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise UserError(f"{path} is not a readable archive ({error}): download it again") from error
-    return _unpacked({name: lambda data=data: data for name, data in held.items()})
+            for member in tar:
+                left -= member.size
+                if left < 0:
+                    raise ValueError(f"it unpacks to more than {most // inputs.MEGABYTE} MB")
+                wanted = member.isfile() and not _UNUSED.search(member.name)
+                stream = tar.extractfile(member) if wanted else None
+                if stream:
+                    held[member.name.removeprefix("./")] = stream.read()
+    except (tarfile.TarError, *npz.DAMAGE) as error:
+        raise UserError(
+            f"{path} is not a readable archive ({reason(error)}): download it again"
+        ) from error
+    return _unpacked({name: lambda data=data: data for name, data in held.items()}, most)
 
 
 def idx(opened: Opened) -> Source:
@@ -197,10 +241,22 @@ def cifar100(opened: Opened) -> Source:
     return Source(names, splits, ids=True)
 
 
+def _check_coarse(table: np.ndarray) -> None:
+    """Refuses rows in which a fine label stands beside several coarse ones.
+
+    No checksums of CIFAR-100's binary files are published, only that of their archive.
+    """
+    pairs = np.unique(table[:, :2], axis=0)
+    if pairs[:, 0].max(initial=0) >= 20 or len(np.unique(pairs[:, 1])) < len(pairs):
+        raise ValueError("a fine label has several coarse ones")
+
+
 def _cifar(opened: Opened, files: dict[str, list[str]], keys: list[str]) -> dict[str, Split]:
     splits = {}
     for split, parts in files.items():
         table = np.concatenate([_cifar_rows(opened, part, labels=len(keys)) for part in parts])
+        if len(keys) == 2:
+            _check_coarse(table)
         images = table[:, len(keys) :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         labels = {key: table[:, i] for i, key in enumerate(keys)}
         splits[split] = _arrays(images, labels, ids=f"{split}_{{:05d}}")

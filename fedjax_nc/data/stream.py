@@ -10,26 +10,42 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
+from fedjax_nc import processes
+from fedjax_nc.data import arrays
 from fedjax_nc.types import FederatedData, Pool, Table
 
+_LOOKED_AT = 256  # examples of a split whose content is part of the fingerprint
 NOBODY = -1  # in a table's index: a slot whose example is not wanted
 
 
 class Host(NamedTuple):
-    """All examples in host memory or on disk: training ones first, official test ones behind."""
+    """All examples in host memory or on disk: training ones first, official test ones behind.
+
+    Where devices hold them too, each a share, `fetch` gives those of some indices to all devices.
+    """
 
     train_x: np.ndarray
     kept: np.ndarray  # indices of the training examples that the run has
     test_x: np.ndarray
     y: np.ndarray
+    fetch: Callable[[np.ndarray], Pool] | None = None
 
     @property
     def num_bytes(self) -> int:
         """The size of all examples of the run."""
         return len(self.y) * self.test_x[:1].nbytes
+
+    @property
+    def fingerprint(self) -> str:
+        """Characters that change with any label, and with examples: a few of them are looked at."""
+        train, test = (
+            rows[:: max(1, -(-len(rows) // _LOOKED_AT))]
+            for rows in (self.kept, np.arange(len(self.test_x)))
+        )
+        found = [_rows_of(self.train_x, train), _rows_of(self.test_x, test)]
+        return arrays.fingerprint([*found, self.y])
 
 
 class Rows(NamedTuple):
@@ -93,13 +109,16 @@ def from_host(
         Rows(*map(np.asarray, t)) for t in (data.train, data.client_test, data.test)
     )
 
+    # devices must be asked by one thread: two would ask them in another order each
+    each = ahead if host.fetch is None else map
+
     def send(room: int, *tables: Rows) -> FederatedData:
         x, y, new = gather(host, room, tables=tables)
         train, client_test, test = (Table(*t) for t in new)
         made = FederatedData(
             Pool(x, y), train, client_test=client_test, test=test, class_counts=data.class_counts
         )
-        return jax.device_put(made, sharding)
+        return processes.put(made, sharding)
 
     def clients(
         groups: Iterable[np.ndarray], tests: bool = False, official: bool = False
@@ -112,7 +131,7 @@ def from_host(
             most = room(sizes, len(group)) + int(common.size.sum())
             return send(most, _only(train, group), mine, common)
 
-        return ahead(send_group, groups)
+        return each(send_group, groups)
 
     def pieces() -> Iterator[Tests]:
         most = max(room(train.size, participants), batch_size)
@@ -121,7 +140,7 @@ def from_host(
             (clients, official), rows = zip(*piece, strict=True)
             return Tests(send(most + batch_size, _only(train, []), clients, official), *rows)
 
-        return ahead(send_piece, cut((client_test, test), batch_size, most=most))
+        return each(send_piece, cut((client_test, test), batch_size, most=most))
 
     return Feed(clients, pieces, sizes=train.size, at_once=participants)
 
@@ -136,13 +155,20 @@ def gather(host: Host, room: int, *, tables: Sequence[Rows]) -> tuple[Any, Any, 
 
     Args:
       host: the examples.
-      room: the number of examples that are returned, the last of them zero.
+      room: the number of examples that are returned; nobody wants the last of them.
       tables: rows of indices, with NOBODY where no example is wanted.
 
     Returns:
       The examples, their labels, and the tables with indices into these examples.
     """
-    indices = np.unique(np.concatenate([t.index[t.index != NOBODY] for t in tables]))
+    wanted = [t.index != NOBODY for t in tables]
+    indices = np.unique(np.concatenate([t.index[w] for t, w in zip(tables, wanted, strict=True)]))
+    new = [Rows(np.zeros(t.index.shape, np.int32), t.size) for t in tables]
+    for t, w, made in zip(tables, wanted, new, strict=True):
+        made.index[w] = np.searchsorted(indices, t.index[w])
+    if host.fetch is not None:
+        found = host.fetch(np.pad(indices, (0, room - len(indices))).astype(np.int32))
+        return found.x, found.y, new
     x = _aligned((room, *host.test_x.shape[1:]), host.test_x.dtype)
     y = np.zeros(room, np.int32)
     y[: len(indices)] = host.y[indices]
@@ -150,8 +176,7 @@ def gather(host: Host, room: int, *, tables: Sequence[Rows]) -> tuple[Any, Any, 
     _read(host.train_x, host.kept[indices[:known]], out=x[:known])
     _read(host.test_x, indices[known:] - len(host.kept), out=x[known : len(indices)])
     x[len(indices) :] = 0
-    index = [np.where(t.index == NOBODY, 0, np.searchsorted(indices, t.index)) for t in tables]
-    return x, y, [Rows(i.astype(np.int32), t.size) for i, t in zip(index, tables, strict=True)]
+    return x, y, new
 
 
 def cut(
@@ -232,6 +257,13 @@ def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     memory = np.empty(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
     return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def _rows_of(x: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    """Returns rows of an array in memory or in a file."""
+    out = np.empty((len(indices), *x.shape[1:]), x.dtype)
+    _read(x, indices, out=out)
+    return out
 
 
 def _read(x: np.ndarray, indices: np.ndarray, out: np.ndarray) -> None:

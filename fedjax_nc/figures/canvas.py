@@ -1,9 +1,9 @@
 """What all figures share: colours of runs, panels, bars, curves, heat maps, files."""
 
+import io
 import math
 import textwrap
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -41,17 +41,20 @@ class Mark(NamedTuple):
     options: dict[str, Any]
 
 
-def save(drawn: Sequence[Drawn], folder: Path) -> None:
-    """Writes every figure as PNG and as SVG, in one layout."""
+def encoded(drawn: Sequence[Drawn]) -> Iterator[tuple[str, bytes]]:
+    """Yields the name and content of every figure's files: PNG and SVG, in one layout."""
     import matplotlib
 
-    folder.mkdir(parents=True, exist_ok=True)
-    with matplotlib.rc_context(SETTINGS):
-        for name, figure, _ in drawn:
+    for name, figure, _ in drawn:
+        made = []
+        with matplotlib.rc_context(SETTINGS):
             figure.draw_without_rendering()
             figure.set_layout_engine(None)  # the layout is found once: it takes longer than drawing
-            figure.savefig(folder / f"{name}.png", dpi=DOTS)
-            figure.savefig(folder / f"{name}.svg", dpi=DOTS, metadata={"Date": None})
+            for kind, about in (("png", None), ("svg", {"Date": None})):
+                content = io.BytesIO()
+                figure.savefig(content, format=kind, dpi=DOTS, metadata=about)
+                made.append((f"{name}.{kind}", content.getvalue()))
+        yield from made
 
 
 def colours(runs: dict[str, dict]) -> dict[str, str]:

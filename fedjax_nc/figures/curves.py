@@ -34,7 +34,7 @@ def one_run(rows: Sequence[Row], title: str) -> "Figure":
     accuracy, loss = 100 * column("global_accuracy"), column("global_loss")
     left.plot(rounds, accuracy, color=of_test, marker=marker, label="global test set")
     right.plot(rounds, loss, color=of_test, marker=marker, label="cross-entropy, global test set")
-    every, loss = [row["round"] for row in rows], [row["loss"] for row in rows]
+    every, loss = [row["round"] for row in rows], np.array([row["loss"] for row in rows], float)
     right.plot(every, loss, color=of_training, label="local training loss")
     left.set(ylabel="accuracy, per cent", ylim=(0, 100))
     right.set(ylabel="loss, log scale", yscale="log")

@@ -4,6 +4,8 @@ The command, `fnc.run`, studies, benchmarks and tests all come through here.
 """
 
 import dataclasses
+import math
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_nc import models, tree
+from fedjax_nc import models, processes, tree
 from fedjax_nc.config import RunConfig
 from fedjax_nc.data import augment, datasets, federated, partition_file, stream
 from fedjax_nc.data.arrays import Arrays
@@ -24,9 +26,8 @@ from fedjax_nc.train import local
 from fedjax_nc.train import seeds as axis
 from fedjax_nc.train.executors import Executor, make_executor
 from fedjax_nc.train.local import Task
-from fedjax_nc.train.round import init_state
 from fedjax_nc.train.seeds import Seeds
-from fedjax_nc.types import FederatedData, Model, Pool, State, Table
+from fedjax_nc.types import FederatedData, Model, Pool, Table
 
 
 class Given(NamedTuple):
@@ -53,6 +54,7 @@ class Job(NamedTuple):
     data: FederatedData
     seeds: Seeds
     warnings: tuple[str, ...] = ()
+    examples: str = ""  # a fingerprint of them
     host: stream.Host | None = None  # where the examples are when `data.pool` only has their shape
     given: Given = NOTHING
 
@@ -97,6 +99,7 @@ def assemble(*configs: RunConfig, given: Given = NOTHING, strict: bool = False) 
     host = stream.Host(
         arrays.train_x, kept, test_x=arrays.test_x, y=np.concatenate([y, arrays.test_y])
     )
+    executor = _executor(cfg)
     streamed = host.num_bytes > cfg.execution.pool_mb * 1e6
     if streamed and len(configs) > 1:
         raise UserError(
@@ -112,15 +115,16 @@ def assemble(*configs: RunConfig, given: Given = NOTHING, strict: bool = False) 
         for split in distinct.values()
         for warning in federated.warnings_of(split, y, classes=spec.classes, strict=strict)
     )
-    executor = make_executor(
-        cfg.execution.executor, devices=cfg.execution.devices, chunk=cfg.execution.chunk
-    )
+    network = cfg.model if given.model is None else given.model
+    by_batch = models.norm_of(network, cfg.federation.norm) == "batch"
     data = [
         federated.assemble(
             arrays,
             split,
             classes=spec.classes,
             lanes=executor.lanes,
+            # where answers depend on the batch, its examples must not depend on the lanes
+            together=cfg.evaluation.batch_size if by_batch else 1,
             pool=_shapes(arrays.test_x, split, participants=cfg.federation.participants)
             if streamed
             else None,
@@ -138,9 +142,46 @@ def assemble(*configs: RunConfig, given: Given = NOTHING, strict: bool = False) 
         data=placed if streamed else executor.place(placed),
         seeds=seeds._replace(data=axis.own_tables()) if len(data) > 1 else seeds,
         warnings=tuple(warnings),
-        host=host if streamed else None,
+        examples=host.fingerprint,
+        host=_spread(host, cfg, executor=executor) if streamed else None,
         given=given,
     )
+
+
+def _executor(cfg: RunConfig) -> Executor:
+    """Makes the executor; refuses what cannot be divided over its devices."""
+    made = make_executor(
+        cfg.execution.executor,
+        devices=cfg.execution.devices,
+        chunk=cfg.execution.chunk,
+        spread=cfg.execution.shard,
+    )
+    if processes.count() > 1 and made.mesh is None:
+        raise UserError(
+            f"--execution.executor={cfg.execution.executor} computes in one process: leave it out, "
+            "or leave out --distributed"
+        )
+    if cfg.execution.shard and made.mesh is None:
+        raise UserError("--execution.shard divides over devices, and there is one: leave it out")
+    if cfg.execution.shard and cfg.federation.clients % made.devices:
+        raise UserError(
+            f"--execution.shard: {cfg.federation.clients} clients (--federation.clients) cannot be "
+            f"divided by {made.devices} devices: choose a multiple, or other --execution.devices"
+        )
+    return made
+
+
+def _spread(host: stream.Host, cfg: RunConfig, *, executor: Executor) -> stream.Host:
+    """Divides examples over the devices where that is asked for and their shares fit."""
+    if not executor.spread or host.num_bytes > executor.devices * cfg.execution.pool_mb * 1e6:
+        return host
+    x = np.concatenate([host.train_x[host.kept], host.test_x])
+    y = host.y.astype(np.int32)
+    room = -(-len(y) // executor.devices) * executor.devices
+    pool = [np.pad(a, [(0, room - len(a)), *[(0, 0)] * (a.ndim - 1)]) for a in (x, y)]
+    pool = Pool(*processes.put(pool, executor.shares()))
+    rows = executor.compile(executor.rows)
+    return host._replace(fetch=lambda indices: rows(pool, executor.place(indices)))
 
 
 def make_task(cfg: RunConfig, spec: DatasetSpec, *, method: Method, module: Any = None) -> Task:
@@ -201,53 +242,6 @@ def only(job: Job, chosen: Sequence[int]) -> Job:
     )
 
 
-def first_state(job: Job) -> State:
-    """Returns the state of all seeds before round one, where rounds expect it."""
-    return place(job, stack_states([state_of_seed(job, i) for i in range(len(job.configs))]))
-
-
-def state_of_seed(job: Job, number: int = 0) -> State:
-    """Returns one seed's state before round one, without the axis of seeds.
-
-    Client state above `--execution.client_state_mb` stays in host memory, as numpy arrays.
-    """
-    count, megabytes = len(job.configs), job.config.execution.client_state_mb
-    limit = megabytes * 1e6 / count if job.executor.jit else float("inf")
-    state = init_state(job.task, jax.random.key(job.configs[number].seed), host_above=limit)
-    if count > 1 and clients_on_host(state):
-        raise UserError(
-            f"--seeds_parallel: the client state of {count} seeds, "
-            f"{count * tree.num_bytes(state.clients) / 1e6:.0f} MB, is above "
-            f"--execution.client_state_mb={megabytes}: raise it, or leave out --seeds_parallel"
-        )
-    return state
-
-
-def stack_states(states: Sequence[State]) -> State:
-    """Puts the states of several seeds, or of one, along the axis of seeds."""
-
-    def stacked(*leaves: Any) -> Any:
-        on_host = isinstance(leaves[0], np.ndarray)
-        if len(leaves) == 1:
-            return leaves[0][None]
-        return (np if on_host else jnp).stack(leaves)
-
-    return jax.tree.map(stacked, *states)
-
-
-def clients_on_host(state: State) -> bool:
-    """Returns whether the client state stays in host memory."""
-    return any(isinstance(x, np.ndarray) for x in jax.tree.leaves(state.clients))
-
-
-def place(job: Job, state: State) -> State:
-    """Puts a state where rounds expect it; client state in host memory stays there."""
-    if not clients_on_host(state):
-        return job.executor.place(state)
-    light = job.executor.place(dataclasses.replace(state, clients={}))
-    return dataclasses.replace(light, clients=state.clients)
-
-
 def _splits(
     configs: Sequence[RunConfig], given: Given, *, arrays: Arrays
 ) -> tuple[federated.Split, ...]:
@@ -292,8 +286,23 @@ def _check(cfg: RunConfig, spec: DatasetSpec, *, method: Method, model: Model) -
             f"'{method.name}' fine-tunes with the optimiser that a client keeps, and none is kept: "
             "add --local.keep_optimizer, or leave out resume"
         )
+    for flag, size in (("local", cfg.local.batch_size), ("evaluation", cfg.evaluation.batch_size)):
+        needed, there = 4 * size * math.prod(spec.shape), _memory()
+        if needed > there:  # a batch is as large as it may be, padded where there are fewer
+            raise UserError(
+                f"--{flag}.batch_size={size}: a batch would take {needed / 1e9:,.0f} GB, and this "
+                f"machine has {there / 1e9:,.0f}: no client has as many examples"
+            )
     for check in (term.check for phase in method.phases for term in phase.terms if term.check):
         check(model, cfg.local.batch_size)
+
+
+def _memory() -> float:
+    """Returns the bytes of memory that the machine has, infinity if it does not tell."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):
+        return math.inf
 
 
 def _check_text(cfg: RunConfig, method: Method) -> None:

@@ -15,7 +15,8 @@ from fedjax_nc.data import augment
 from fedjax_nc.data.catalogue import sized
 from fedjax_nc.errors import UserError
 from fedjax_nc.host import passes
-from fedjax_nc.host.assemble import Job, clients_on_host, first_state, make_task
+from fedjax_nc.host.assemble import Job, make_task
+from fedjax_nc.host.states import clients_on_host, first_state
 from fedjax_nc.methods import catalogue, registry
 from fedjax_nc.methods.base import Phase
 from fedjax_nc.train import local

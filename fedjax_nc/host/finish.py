@@ -12,7 +12,7 @@ from fedjax_nc.host import passes, records
 from fedjax_nc.host.assemble import Job
 from fedjax_nc.host.loop import Seed, tested_weights
 from fedjax_nc.host.reporting import Reporter
-from fedjax_nc.io import files
+from fedjax_nc.io import facts, files
 from fedjax_nc.metrics import measure
 from fedjax_nc.train import schedule
 from fedjax_nc.train import seeds as axis
@@ -43,6 +43,13 @@ def finish(
                 f"reached in {summary['rounds']} rounds, the best was "
                 f"{summary['best_accuracy']:.4f}"
             )
+        if summary.get("diverged"):
+            answers = summary["rounds"] * seed.config.federation.participants
+            answers -= summary.get("dropped", 0)
+            reporter.note(
+                f"warning: seed {seed.config.seed}: {summary['diverged']} of {answers} answers "
+                "were left out as not finite (--federation.nan=skip)"
+            )
         summaries.append(summary | personal[i] | calibrated[i])
         if seed.directory is not None:
             _leave_files(job, seed, number=i, summary=summaries[-1])
@@ -55,12 +62,16 @@ def _leave_files(job: Job, seed: Seed, *, number: int, summary: dict[str, Any]) 
     counts = np.asarray(job.data.class_counts)
     counts = counts.reshape(-1, *counts.shape[-2:])  # of each seed, or everybody's
     title = f"{cfg.method} on {cfg.dataset} ({cfg.model}, seed {cfg.seed})"
-    curves.one_run(seed.rows, title).savefig(directory / "curves.png", dpi=120)
+    with files.replacing(directory / "curves.png") as file:
+        curves.one_run(seed.rows, title).savefig(file, format="png", dpi=120)
     if "finetuned_curve" in summary:
         start, steps = summary["client_accuracy"], summary["finetuned_curve"]
-        curves.finetuning(start, steps, title=title).savefig(directory / "finetuned.png", dpi=120)
-    bias.labels(counts[number % len(counts)], title).savefig(directory / "labels.png")
-    files.write_atomically(directory / "summary.json", json.dumps(summary, indent=2) + "\n")
+        with files.replacing(directory / "finetuned.png") as file:
+            curves.finetuning(start, steps, title=title).savefig(file, format="png", dpi=120)
+    with files.replacing(directory / "labels.png") as file:
+        bias.labels(counts[number % len(counts)], title).savefig(file, format="png")
+    text = json.dumps(facts.sealed(summary), indent=2) + "\n"
+    files.write_atomically(directory / "summary.json", text)
 
 
 def _calibrated(job: Job, state: State) -> Weights | None:

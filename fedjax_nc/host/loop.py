@@ -6,22 +6,27 @@ the next ones run.
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_nc import metrics
+from fedjax_nc import metrics, processes
 from fedjax_nc.config import RunConfig
+from fedjax_nc.errors import Stopped
 from fedjax_nc.host import records as rows_of
-from fedjax_nc.host.assemble import Job, clients_on_host
+from fedjax_nc.host.assemble import Job
 from fedjax_nc.host.reporting import Reporter
+from fedjax_nc.host.states import clients_on_host
+from fedjax_nc.host.stopping import SAVED, Asked
 from fedjax_nc.host.track import Track, make_track, record
-from fedjax_nc.io import checkpoint, records
+from fedjax_nc.io import checkpoint, files, records
+from fedjax_nc.io.lock import Lock
 from fedjax_nc.methods.base import the_last
 from fedjax_nc.train import schedule
 from fedjax_nc.train import seeds as axis
@@ -31,6 +36,8 @@ from fedjax_nc.types import State, Weights
 
 AT_ONCE = 10  # rounds in one dispatch, at most
 NO_TRACK = Track()
+_AHEAD = 1000  # rounds whose participants are drawn at once, at most
+_DRAWN = 1_000_000  # clients among whom they are drawn, of all these rounds together: 20 MB or so
 _SECONDS = 1.0  # that a dispatch should take at most: progress shows, and Ctrl-C is heard
 
 
@@ -41,12 +48,23 @@ class Seed(NamedTuple):
     rows: list[dict[str, Any]]
     directory: Path | None = None
     manager: Any = None  # of its checkpoints
+    lock: Lock | None = None  # of the directory
+    lines: list[str] | None = None  # the rows as they are in metrics.jsonl
+    about: Mapping[str, Any] = MappingProxyType({})  # what its checkpoints say of the run
 
     def record(self, row: dict[str, Any]) -> None:
         """Adds the row of a finished round."""
-        if self.directory is not None:
-            records.append(self.directory / "metrics.jsonl", row)
+        if self.lock is not None:
+            self.lock.check()
+        if self.directory is not None and self.lines is not None:
+            self.lines.append(records.line_of(row))
+            records.append(self.directory / "metrics.jsonl", self.lines[-1])
         self.rows.append(row)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Returns what a checkpoint of this seed holds beside the state."""
+        return {**self.about, "rows": "".join(self.lines or ())}
 
     @property
     def last_saved(self) -> int:
@@ -95,9 +113,26 @@ class Plan:
 
 
 def train_rounds(
-    job: Job, seeds: list[Seed], *, state: State, reporter: Reporter, track: Track = NO_TRACK
+    job: Job,
+    seeds: list[Seed],
+    *,
+    state: State,
+    reporter: Reporter,
+    track: Track = NO_TRACK,
+    asked: Asked | None = None,
 ) -> State:
-    """Runs all rounds that are left and returns the final state."""
+    """Runs all rounds that are left and returns the final state.
+
+    Args:
+      job: the run.
+      seeds: whose records are kept.
+      state: of all seeds.
+      reporter: told of every round.
+      track: what else is recorded.
+      asked: whether a signal has come; then the rounds that run are finished and saved, and
+        `Stopped` is raised.
+    """
+    asked = asked or Asked()
     cfg, plan = job.config, Plan(job.config, track)
     number = int(np.ravel(state.round)[0])
     apart = clients_on_host(state) or not job.executor.jit  # rounds are not one program
@@ -110,6 +145,7 @@ def train_rounds(
     track_fn = make_track(job, track) if track.names else None
     hyper, managers = schedule.make_hyper(job.task, 0), [seed.manager for seed in seeds]
     clock, waiting, limit, compiled = time.perf_counter(), [], 1, set()
+    saved = time.monotonic()
 
     def fetch() -> None:
         """Fetches and records the oldest dispatched rounds."""
@@ -126,8 +162,23 @@ def train_rounds(
             limit = max(1, min(AT_ONCE, int(_SECONDS / each)))
         clock = now
 
+    def save() -> None:
+        """Saves all rounds so far, whose numbers have been seen to be finite."""
+        nonlocal saved
+        for seed in seeds:
+            if seed.directory is not None:
+                files.flush(seed.directory / "metrics.jsonl")
+        checkpoint.save(managers, state, about=[seed.facts for seed in seeds])
+        saved = time.monotonic()
+
     while number < cfg.rounds and not _reached(seeds):
-        done = plan.end(number, limit)
+        late = 0 < cfg.execution.save_seconds < time.monotonic() - saved
+        # clocks and signals differ: the first process decides, and a signal to one is for all
+        told = processes.of_all(np.array([plan.end(number, limit), late, bool(asked.by)]))
+        if told[:, 2].any():
+            asked.by = asked.by or "another process"
+            break
+        done, late = int(told[0, 0]), bool(told[0, 1])
         new = plan.work(done) - compiled
         while new and waiting:  # what has run so far is not charged for compiling
             fetch()
@@ -135,6 +186,7 @@ def train_rounds(
         with np.errstate(over="ignore"):  # an absurd one is told by what it does to the weights
             padded = np.resize(lrs, AT_ONCE).astype(hyper.lr.dtype)
         state, metrics = rounds_fn(state, hyper._replace(lr=padded), len(lrs), next(examples))
+        asked.busy = True
         scores = tracked = None
         if plan.tests(done):
             scores = evaluate_fn(tested_weights(job, state), feed.tests())
@@ -148,12 +200,20 @@ def train_rounds(
         compiled |= new
         # a round that waits would hold on to its examples, or may be the last one
         decides = scores is not None and cfg.evaluation.stop_at is not None
-        while len(waiting) > (0 if plan.saves(done) or new or streamed or decides else 1):
+        saves = plan.saves(done) or late
+        while len(waiting) > (0 if saves or new or streamed or decides else 1):
             fetch()
-        # only now have these rounds' numbers been seen to be finite
-        if plan.saves(done) or (decides and _reached(seeds)):
-            checkpoint.save(managers, state)
+        if saves or (decides and _reached(seeds)):
+            save()
         number = done
+    if asked.by:
+        while waiting:
+            fetch()
+        if processes.of_all(np.array(any(seed.last_saved < number for seed in seeds)))[0]:
+            save()
+        for manager in managers:
+            manager.wait_until_finished()
+        raise Stopped(f"saved after round {number}; the same call goes on", code=SAVED)
     return state
 
 
@@ -176,10 +236,14 @@ def tested_weights(job: Job, state: State) -> Weights:
 
 def _participants(job: Job, state: State, first: int) -> Iterator[np.ndarray]:
     """Yields who takes part in each round that is left; known ahead of all of them."""
-    rounds = jnp.arange(first, job.config.rounds)
     choose = partial(schedule.participants, federation=job.task.federation)
+    several = jax.jit(jax.vmap(choose, (None, 0)))
     # the examples of several seeds are all on the devices, so any seed's participants will do
-    yield from np.asarray(jax.jit(jax.vmap(choose, (None, 0)))(state.key[0], rounds))
+    key = state.key[0]
+    ahead = max(1, min(_AHEAD, _DRAWN // job.task.federation.clients))
+    for start in range(first, job.config.rounds, ahead):
+        rounds = jnp.arange(start, min(start + ahead, job.config.rounds))
+        yield from np.asarray(several(key, rounds))
 
 
 def make_rounds_of(job: Job, state: State) -> Callable[..., tuple[State, RoundMetrics]]:

@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_nc.config import RunConfig
 from fedjax_nc.errors import UserError
 from fedjax_nc.host.passes import Cost
-from fedjax_nc.metrics import METRICS, curve, measure, to_target
+from fedjax_nc.metrics import METRICS, ODD, curve, measure, to_target
 from fedjax_nc.train.evaluate import Score
 from fedjax_nc.train.round import RoundMetrics
 
@@ -34,8 +34,13 @@ def trained(
             f"--local.lr (now {lr:g}) or set --local.clip. Last good checkpoint: round {last_saved}"
         )
     sums = {k: float(v) for k, v in metrics.sums.items()}
-    examples = max(sums.pop("examples"), 1.0)
-    return {"round": number, "lr": lr} | {k: v / examples for k, v in sums.items()}
+    examples = sums.pop("examples")
+    means: dict[str, Any] = {k: v / max(examples, 1.0) for k, v in sums.items()}
+    who = {name: getattr(metrics, name) for name in ODD}
+    failed = {name: int(each.sum()) for name, each in who.items() if each is not None}
+    if failed and not examples:  # everybody failed, and a loss of zero would be a lie
+        means = dict.fromkeys(means)
+    return {"round": number, "lr": lr} | means | failed
 
 
 def tested(scores: Mapping[str, Score]) -> dict[str, Any]:
@@ -76,6 +81,7 @@ def summarise(
     steady = statistics.fmean([row["seconds"] for row in rows if not row["compiled"]] or cold)
     up, down = map(sum, zip(*traffic.values(), strict=True))
     total = rounds * cfg.federation.participants
+    failed = {name: sum(row[name] for row in rows) for name in ODD if name in rows[-1]}
     summary = {
         "method": cfg.method,
         "dataset": cfg.dataset,
@@ -94,11 +100,12 @@ def summarise(
         "compile_seconds": sum(max(seconds - steady, 0.0) for seconds in cold),
         "clients_per_second": seeds * cfg.federation.participants / steady,
         "seeds_in_parallel": seeds,
-        "bytes_up": up * total,
+        "bytes_up": up * (total - failed.get("dropped", 0)),
         "bytes_down": down * total,
         "bytes_up_per_client": up,
         "bytes_down_per_client": down,
         "bytes_per_part": {name: list(moved) for name, moved in traffic.items()},
+        **failed,
     }
     if cost is None or cfg.evaluation.stop_at is None:
         return summary
@@ -108,6 +115,8 @@ def summarise(
         "mflops": cost.multiply_adds / 1e6,  # FedAlign, table 8: of an example in every round
     }
     found = to_target(curve(rows), cfg.evaluation.stop_at, per_round=per_round)
+    if found["round"] is not None:  # who never answers sends nothing
+        found["bytes_up"] -= up * sum(row.get("dropped", 0) for row in rows[: found["round"]])
     return summary | {
         "stop_at": cfg.evaluation.stop_at,
         "rounds_to_target": found.pop("round"),

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -12,6 +11,7 @@ from fedjax_nc import tree
 from fedjax_nc.analysis import measures, outputs
 from fedjax_nc.host import examples
 from fedjax_nc.host.assemble import Job
+from fedjax_nc.train.personalise import of_clients
 from fedjax_nc.types import Hyper, State, Table
 
 
@@ -77,14 +77,14 @@ def make_track(job: Job, track: Track) -> Callable[[State, Hyper], dict[str, Any
         # one seed after another: jaxlib 0.10.2 may wait for ever on a batch of LAPACK calls
         return seeds.one_by_one(measures_of_seed, (seen, vectors, clients, sums))
 
-    run = jax.jit(run) if executor.jit else run
+    run = executor.compile(run)
 
     def tracked(state: State, hyper: Hyper) -> dict[str, Any]:
         weights = job.seeds.over(task.method.tested, (0, 0))(state.weights, dict(state.shared))
-        client_state = jax.tree.map(lambda x: x.take(ids, axis=1), dict(state.clients))
+        client_state = of_clients(executor, state, ids=ids)
         light = dataclasses.replace(state, clients={})
         data = next(iter(job.feed.clients([ids])))
-        return run(weights, light, executor.place(client_state), hyper, data, looked)
+        return run(weights, light, client_state, hyper, data, looked)
 
     return tracked
 

@@ -1,32 +1,75 @@
-"""Checkpoints through Orbax: the whole `State`, and what to do when one cannot be read."""
+"""Checkpoints through Orbax: the whole `State`, and facts by which damage is noticed.
+
+A step has two items: `state`, and `facts` with the checksum of each array, the records so far and
+what run it is of. Earlier versions wrote one item, `default`, without facts.
+"""
 
 import contextlib
+import gc
+import json
+import logging
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
+from fedjax_nc import processes
 from fedjax_nc.errors import UserError
+from fedjax_nc.io import checksums, facts, records
+from fedjax_nc.io.facts import Damaged, steps
 from fedjax_nc.types import State
 
 
+class Found(NamedTuple):
+    """Holds what `restore` finds: a state, its records, and what a person should know."""
+
+    state: State | None = None  # None: the run starts with round 1
+    rows: Sequence[dict[str, Any]] = ()  # the records up to the state's round
+    begun: dict[str, Any] | None = None  # where the run was started first, if it says so
+    warnings: Sequence[str] = ()
+
+
 def open_manager(directory: Path) -> ocp.CheckpointManager:
-    """The run's checkpoints; the last two are kept, so that one bad file loses little."""
+    """Opens the run's checkpoints to write; the last two are kept, so that damage loses little.
+
+    Opened after `restore`, which sets damaged ones aside: they would count as one of the two.
+    """
     options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True)
     return ocp.CheckpointManager(directory.absolute(), options=options)
 
 
-def save(managers: list[ocp.CheckpointManager | None], state: State) -> None:
+@contextlib.contextmanager
+def told_once() -> Iterator[None]:
+    """Leaves out the tracebacks that Orbax's threads log of an error which saving raises too."""
+    logger = logging.getLogger("absl")
+
+    def wanted(record: logging.LogRecord) -> bool:
+        return not (record.exc_info and "orbax" in record.pathname)
+
+    logger.addFilter(wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(wanted)
+
+
+def save(
+    managers: list[ocp.CheckpointManager | None],
+    state: State,
+    about: Sequence[Mapping[str, Any]] = (),
+) -> None:
     """Writes each seed's state in the background under its round's number.
 
     Args:
       managers: one per seed, all None for a run that is kept in memory.
       state: the state of all seeds.
+      about: facts of each seed that are saved with it: `rows`, `run`, `begun`.
     """
     open_ones = [manager for manager in managers if manager is not None]
     if not open_ones:
@@ -34,101 +77,193 @@ def save(managers: list[ocp.CheckpointManager | None], state: State) -> None:
     # a copy on the host: the round donates its input, and Orbax reads after we have gone on
     content = _to_host(state)
     for i, manager in enumerate(open_ones):
-        own = jax.tree.map(lambda x, i=i: np.asarray(x[i]), content)
-        manager.save(int(own["round"]), args=ocp.args.StandardSave(own))
+        own = jax.tree.map(lambda x, i=i: x[i] if _is_divided(x) else np.asarray(x[i]), content)
+        arrays: dict[str, str] = {}
+        for text in processes.texts_of_all(json.dumps(checksums.of(own))):
+            arrays |= json.loads(text)
+        told = facts.sealed({**(about[i] if about else {}), "arrays": arrays})
+        manager.save(
+            int(own["round"]),
+            args=ocp.args.Composite(
+                state=ocp.args.StandardSave(own), facts=ocp.args.JsonSave(told)
+            ),
+        )
 
 
-def restore(manager: ocp.CheckpointManager, template: State) -> tuple[State | None, list[str]]:
-    """Returns the newest state that can be read, and a warning for each that cannot.
+def restore(directory: Path, template: State, *, run: Mapping[str, Any] | None = None) -> Found:
+    """Returns the newest state that is what was saved, and a warning for each that is not.
 
-    The state is None when there is no checkpoint yet. Unreadable ones are removed, so that the run
-    can go on. The template is a state of one seed without the axis of seeds, as checkpoints are.
+    Damaged checkpoints are renamed, never deleted, so that the run can go on. Those of another run
+    are refused.
+
+    Args:
+      directory: of the checkpoints, beside whose folder metrics.jsonl lies.
+      template: a state of one seed without the axis of seeds, as checkpoints are.
+      run: facts of the run that resumes, which those of a checkpoint must not contradict.
     """
-    warnings = []
-    bad = []
-    found = None
-    for step in sorted(manager.all_steps(), reverse=True):
+    warnings: list[str] = []
+    found, good, known = Found(), 0, steps(directory)
+    for step in reversed(known):
+        folder = directory / str(step)
         try:
-            found = _read(manager, step, template=template)
-        except Exception as error:  # Orbax raises many kinds for a damaged file
-            bad.append(step)
-            reason = str(error).strip().splitlines()
+            found = _read(folder, template, run=run or {})
+        except Damaged as error:
+            kept = _set_aside(folder)
             warnings.append(
-                f"checkpoint of round {step} cannot be read "
-                f"({type(error).__name__}: {reason[0][:120] if reason else ''})"
+                f"checkpoint of round {step} is damaged ({error}): kept as "
+                f"{directory.name}/{kept.name}"
             )
             continue
-        if bad:
-            warnings.append(f"the last good checkpoint is round {step}: resuming from it")
+        good = step
         break
-    if bad and found is None:
-        raise UserError(
-            f"no checkpoint in {manager.directory} can be read: start again with --overwrite"
-        )
-    for step in bad:
-        manager.delete(step)
-    return found, warnings
+    if warnings:
+        lost = max(known) - good
+        again = f"{lost} round{'s are' if lost > 1 else ' is'} computed again"
+        start = f"the last good checkpoint is round {good}" if good else "no checkpoint is good"
+        warnings.append(f"{start}: {again}")
+    return found._replace(warnings=[*warnings, *found.warnings])
 
 
 def last(directory: Path) -> int:
-    """The newest round of which there is a checkpoint."""
-    steps = _steps(directory)
-    if not steps:
+    """Returns the newest round of which there is a checkpoint."""
+    known = steps(directory)
+    if not known:
         raise UserError(f"{directory} holds no checkpoint yet: let the run reach one")
-    return steps[-1]
+    return known[-1]
 
 
 def load(directory: Path, template: State, step: int) -> State:
-    """The state after a round; nothing is written, whatever is wrong."""
-    steps = _steps(directory)
-    if step not in steps:
-        known = ", ".join(map(str, steps)) or "none"
-        raise UserError(f"{directory} has no checkpoint of round {step}: choose --round of {known}")
-    with ocp.CheckpointManager(directory.absolute()) as manager:
-        try:
-            return _read(manager, step, template=template)
-        except Exception as error:  # Orbax raises many kinds for a damaged file
-            others = ", ".join(str(s) for s in steps if s != step) or "none"
-            raise UserError(
-                f"checkpoint of round {step} in {directory} cannot be read "
-                f"({type(error).__name__}): choose another with --round, of {others}"
-            ) from error
+    """Returns the state after a round; nothing is written, whatever is wrong."""
+    known = steps(directory)
+    if step not in known:
+        words = ", ".join(map(str, known)) or "none"
+        raise UserError(f"{directory} has no checkpoint of round {step}: choose --round of {words}")
+    with _refused_if_damaged(directory, step):
+        return _from_host(_content(directory / str(step), _to_host(template))[0], template)
 
 
 def raw(directory: Path, step: int) -> dict[str, Any]:
     """Returns a checkpoint's content as it is stored, without a state to compare it with."""
-    with ocp.CheckpointManager(directory.absolute()) as manager:
-        return manager.restore(step, args=ocp.args.StandardRestore())
+    with _refused_if_damaged(directory, step):
+        return _content(directory / str(step))[0]
 
 
-def _steps(directory: Path) -> list[int]:
-    """Rounds of which there is a finished checkpoint."""
-    return sorted(int(p.name) for p in directory.glob("*") if p.name.isdigit())
+@contextlib.contextmanager
+def _refused_if_damaged(directory: Path, step: int):
+    try:
+        yield
+    except Damaged as error:
+        others = ", ".join(str(s) for s in steps(directory) if s != step) or "none"
+        raise UserError(
+            f"checkpoint of round {step} in {directory} is damaged ({error}): choose "
+            f"another with --round, of {others}"
+        ) from error
 
 
-def _read(manager: ocp.CheckpointManager, step: int, template: State) -> State:
+def _read(folder: Path, template: State, run: Mapping[str, Any]) -> Found:
+    content, told = _content(folder, _to_host(template), run=run)
+    step = int(content["round"])
+    if step != int(folder.name):
+        raise Damaged(f"it is of round {step}")
+    warnings, log = [], folder.parent.parent / "metrics.jsonl"
+    if told is None:
+        rows = [row for row in records.read(log) if 0 < row["round"] <= step]
+        if len(rows) < step:
+            raise Damaged("it has no checksums, and metrics.jsonl has lost rows")
+        warnings = [f"checkpoint of round {step} is of an earlier version, without checksums"]
+    else:
+        rows = records.rows_of(told.get("rows", ""), "facts")
+    begun = None if told is None else told.get("begun")
+    return Found(_from_host(content, template), rows=rows, begun=begun, warnings=warnings)
+
+
+def _content(
+    folder: Path, like: Any = None, run: Mapping[str, Any] | None = None
+) -> tuple[Any, dict[str, Any] | None]:
+    """Returns the arrays of a step, which are what was saved, and its facts.
+
+    Those of another run, by `run` or by the arrays that `like` has, are refused.
+    """
+    earlier = (folder / "default").is_dir()
+    told = None if earlier else facts.read(folder)
+    if told is not None:
+        other = facts.other_run(told, run or {})
+        other = other or checksums.other_kind(told["arrays"], like)
+        if other:
+            raise UserError(
+                f"{folder.parent.parent} holds a run of {other}: choose another --out, or "
+                "--overwrite to replace it"
+            )
+    where = (folder / ("default" if earlier else "state")).absolute()
     with _without_late_readers():
-        args = ocp.args.StandardRestore(_to_host(template))
-        return _from_host(manager.restore(step, args=args), template)
+        content = _restored(where, like)
+    if told is not None and (changed := checksums.changed(told["arrays"], content)):
+        raise Damaged(f"{changed} is not what was saved")
+    return content, told
+
+
+def _set_aside(folder: Path) -> Path:
+    """Renames a damaged checkpoint to what Orbax does not take for one."""
+    target, number = folder.with_name(f"{folder.name}.damaged"), 1
+    while target.exists():
+        number += 1
+        target = folder.with_name(f"{folder.name}.damaged{number}")
+    return folder.rename(target)
 
 
 @contextlib.contextmanager
 def _without_late_readers():
-    """Keep quiet what finds Orbax's event loop closed after a read beside it failed."""
+    """Keep quiet what fails, or finds Orbax's event loop closed, after a read beside it failed."""
     before = sys.unraisablehook
 
     def hook(seen):
         if "Event loop is closed" not in str(seen.exc_value):
             before(seen)
 
-    sys.unraisablehook = hook
+    def of_others(record):
+        return "exception was never retrieved" not in record.getMessage()
+
+    sys.unraisablehook, log = hook, logging.getLogger("asyncio")
+    log.addFilter(of_others)
     try:
         yield
-    except Exception:
-        time.sleep(0.2)  # they are read in parallel, so the others end soon
-        raise
     finally:
         sys.unraisablehook = before
+        log.removeFilter(of_others)
+
+
+def _restored(where: Path, like: Any) -> Any:
+    alone = ocp.options.MultiprocessingOptions()
+    if processes.count() > 1:  # each reads all of it, when its turn has come
+        me = jax.process_index()
+        alone = ocp.options.MultiprocessingOptions(me, {me}, f"process{me}")
+    try:
+        with ocp.StandardCheckpointer(multiprocessing_options=alone) as reader:
+            return reader.restore(where, _stored(reader, where) if like is None else like)
+    except MemoryError:
+        raise
+    except Exception as error:  # Orbax raises many kinds for a damaged file
+        reason = " ".join(str(error).split())[:100]
+        told = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+    # arrays are read in parallel: the other readers end soon, and complain when they are forgotten
+    time.sleep(0.2)
+    gc.collect()
+    raise Damaged(told)
+
+
+def _stored(reader: ocp.StandardCheckpointer, where: Path) -> Any:
+    """Returns arrays as stored ones are, to be read whole whatever devices they were written by."""
+    logger = logging.getLogger("absl")
+
+    def wanted(record: logging.LogRecord) -> bool:  # that file is of a step, not of its state
+        return "_CHECKPOINT_METADATA" not in record.getMessage()
+
+    logger.addFilter(wanted)
+    try:
+        found: Any = reader.metadata(where).item_metadata
+    finally:
+        logger.removeFilter(wanted)
+    return jax.tree.map(lambda x: np.empty(x.shape, x.dtype), found.tree)
 
 
 def _to_host(state: State) -> dict[str, Any]:
@@ -139,7 +274,14 @@ def _to_host(state: State) -> dict[str, Any]:
         "shared": state.shared,
         "clients": state.clients,
     }
-    return jax.tree.map(lambda x: np.array(x, copy=True), content)
+    return jax.tree.map(
+        lambda x: jnp.copy(x) if _is_divided(x) else np.array(x, copy=True), content
+    )
+
+
+def _is_divided(x: Any) -> bool:
+    """Returns whether other processes have parts of an array, which each of them saves itself."""
+    return isinstance(x, jax.Array) and not (x.is_fully_addressable or x.is_fully_replicated)
 
 
 def _from_host(content: Any, template: State) -> State:

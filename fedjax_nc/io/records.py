@@ -1,31 +1,46 @@
-"""metrics.jsonl: one row per round, cut back to the checkpoint when a run resumes."""
+"""metrics.jsonl: one row per round, written again from the checkpoint when a run resumes."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from fedjax_nc.io.files import write_atomically
+from fedjax_nc.io.facts import Damaged
+
+
+def line_of(row: dict[str, Any]) -> str:
+    """Returns a row as it is written."""
+    return json.dumps(row) + "\n"
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """All whole rows; a row torn by a kill is left out."""
-    rows = []
-    for line in path.read_text().splitlines() if path.exists() else []:
+    """Returns all whole rows; a last one that is torn by a kill is left out, other damage told."""
+    if not path.exists():
+        return []
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        raise Damaged(f"{path.name} is no text") from None
+    return rows_of(text, path.name)
+
+
+def rows_of(text: str, name: str) -> list[dict[str, Any]]:
+    """Returns the rows of a text; refuses lines that are none, and rounds that are not in order."""
+    *whole, _torn = text.split("\n")
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(whole, 1):
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict) or type(row.get("round")) is not int:
+            raise Damaged(f"line {number} of {name} is no row of a round")
+        if rows and row["round"] != rows[-1]["round"] + 1:
+            raise Damaged(f"line {number} of {name} is round {row['round']}, out of order")
+        rows.append(row)
     return rows
 
 
-def cut(path: Path, rounds: int) -> list[dict[str, Any]]:
-    """Keep the rows up to a round, and return them."""
-    rows = [row for row in read(path) if row["round"] <= rounds]
-    write_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
-    return rows
-
-
-def append(path: Path, row: dict[str, Any]) -> None:
-    """Add a row."""
+def append(path: Path, line: str) -> None:
+    """Adds a row, given as it is written."""
     with path.open("a") as file:
-        file.write(json.dumps(row) + "\n")
+        file.write(line)

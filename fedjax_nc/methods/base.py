@@ -334,6 +334,18 @@ def not_negative(method: str, /, **hyper: float | int) -> None:
             raise UserError(f"hyperparameter {name}={value} of {method}: give zero or more")
 
 
+def no_effect(method: str, where: str, /, **hyper: tuple[Any, Any]) -> None:
+    """Refuses hyperparameters that change nothing beside `where`, unless they have their default.
+
+    Each is given as (value, default).
+    """
+    for name, (value, default) in hyper.items():
+        if value != default:
+            raise UserError(
+                f"{method}: {name}={value} has no effect with {where}: give one of them"
+            )
+
+
 def _named_once(items):
     names = [item.name for item in items]
     for name in names:

@@ -12,10 +12,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedjax_nc.errors import UserError, unknown
+from fedjax_nc import inputs
+from fedjax_nc.errors import UserError, quoted, unknown
 from fedjax_nc.methods import entry as entries
 from fedjax_nc.methods.entry import Entry
 
+_LONGEST = 2000  # characters of a specification; one with every hyperparameter has some 300
+_LARGEST = 2**31  # whole numbers beyond it overflow in the arithmetic of a run
 _ADDED: dict[tuple[str, str], Entry] = {}  # from outside the package, by kind and name
 
 
@@ -85,6 +88,11 @@ def forget(origin: str) -> None:
 
 def parse(spec: str) -> list[Piece]:
     """Splits "a(x=1) | b" into names and arguments, all known."""
+    if len(spec) > _LONGEST:
+        raise UserError(
+            f"method {quoted(spec)} has {len(spec)} characters: give at most {_LONGEST}, as name "
+            "or name(x=1), joined by ' | '"
+        )
     pieces = []
     texts = [part for text in spec.split("|") for part in _fine_tuned(text.strip())]
     for position, text in enumerate(texts):
@@ -168,13 +176,18 @@ def checked(entry: Entry, key: str, value: Any) -> Any:
     except TypeError:
         wanted = type(default).__name__
         raise UserError(
-            f"hyperparameter {key} of {entry.name} is {wanted}, {value!r} was given"
+            f"hyperparameter {key} of {entry.name} is {wanted}, {quoted(value)} was given"
         ) from None
     if choices and value not in choices:
         raise unknown(f"{key} of {entry.name}", str(value), allowed=map(str, choices))
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, float) and not math.isfinite(number):
             raise UserError(f"hyperparameter {key}={value} of {entry.name}: give finite numbers")
+        if isinstance(number, int) and abs(number) >= _LARGEST:
+            raise UserError(
+                f"hyperparameter {key}={quoted(value)} of {entry.name}: give whole numbers below "
+                f"{_LARGEST}"
+            )
     return value
 
 
@@ -185,7 +198,7 @@ def _as(default: Any, value: Any) -> Any:
         alike = len({type(d) for d in default}) == 1
         return tuple(_as(default[0] if alike else v, v) for v in value)
     if isinstance(default, float) and type(value) is int:
-        return float(value)
+        return float(value) if abs(value) < 10**inputs.DIGITS else math.inf
     if type(value) is not type(default):
         raise TypeError
     return value
@@ -198,13 +211,13 @@ def _fine_tuned(text: str) -> tuple[str, ...]:
 
 def _call(piece: str, spec: str) -> tuple[str, dict[str, Any]]:
     try:
-        node = ast.parse(piece, mode="eval").body
+        node = inputs.parse_python(piece, _LONGEST, mode="eval").body
         if isinstance(node, ast.Name):
             return node.id, {}
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.args:
-            kwargs = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
+            kwargs = {str(k.arg): inputs.literal(k.value) for k in node.keywords}
             if len(kwargs) == len(node.keywords):  # none twice
                 return node.func.id, kwargs
     except (SyntaxError, ValueError):
         pass
-    raise UserError(f"cannot read method '{spec}': write name or name(x=1), joined by ' | '")
+    raise UserError(f"cannot read method {quoted(spec)}: write name or name(x=1), joined by ' | '")

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedjax_nc.errors import UserError
+from fedjax_nc import inputs
+from fedjax_nc.errors import UserError, quoted
 
 KINDS = ("base", "regulariser")  # also the names of their decorators
 _SECTIONS = ("Paper", "Changes", "Defaults", "Differs", "Uploads")
+_ANNOTATION = 10_000  # characters of the annotation of a hyperparameter
 _PLAIN = (bool, int, float, str)
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -108,7 +110,7 @@ def literal(node: ast.expr, constants: dict[str, Any]) -> Any:
     """Returns the value of a literal or of a constant's name; ValueError if it is neither."""
     if isinstance(node, ast.Name) and node.id in constants:
         return constants[node.id]
-    return ast.literal_eval(node)
+    return inputs.literal(node)
 
 
 def _written(args: ast.arguments, constants: dict[str, Any], where: str):
@@ -134,15 +136,15 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
     if typing.get_origin(annotation) is typing.Literal:
         return typing.get_args(annotation)
     node = annotation.value if isinstance(annotation, ast.Constant) else annotation
-    if isinstance(node, str):
-        try:
-            node = ast.parse(node, mode="eval").body
-        except SyntaxError:
+    try:
+        if isinstance(node, str):
+            node = inputs.parse_python(node, _ANNOTATION, mode="eval").body
+        if not isinstance(node, ast.Subscript) or last_name(node.value) != "Literal":
             return ()
-    if not isinstance(node, ast.Subscript) or last_name(node.value) != "Literal":
+        words = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        return tuple(inputs.literal(word) for word in words)
+    except (SyntaxError, ValueError):  # of names that only importing the file would tell
         return ()
-    words = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    return tuple(ast.literal_eval(word) for word in words)
 
 
 def _entry(
@@ -160,8 +162,8 @@ def _entry(
         values = default if isinstance(default, tuple) else (default,)
         if not all(type(value) in _PLAIN for value in values):
             raise UserError(
-                f"{where}: '{name}' = {default!r}: a hyperparameter is a number, True or False, a "
-                "text, or a tuple of these"
+                f"{where}: '{name}' = {quoted(default)}: a hyperparameter is a number, True or "
+                "False, a text, or a tuple of these"
             )
     lines = re.findall(r"^  (\w+): (.+(?:\n    .+)*)", doc, re.MULTILINE)
     sections = {

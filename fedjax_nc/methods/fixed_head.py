@@ -19,6 +19,7 @@ from fedjax_nc.methods.base import (
     View,
     above_zero,
     clipped,
+    no_effect,
     not_negative,
     per_example,
 )
@@ -197,6 +198,8 @@ def fedgela(
         raise UserError(
             "fedgela: projector_bias=False belongs to form='feddr': give both, or neither"
         )
+    if not ours:
+        no_effect("fedgela", "form='feddr'", temperature=(temperature, 0.2), clip=(clip, 20.0))
     if ours:
         phase = phase._replace(grad=clipped(clip))
         head = HeadSpec("etf", bias=False, encoder=True)
@@ -259,6 +262,14 @@ def fedetf(
     """
     if resume and finetune == "paper":
         raise UserError("fedetf: resume=True belongs to finetune='code': give both, or neither")
+    if not (projector or projector_bias):
+        raise UserError(
+            "fedetf: projector_bias=False belongs to a projector: leave it out with projector=False"
+        )
+    if not projector:
+        no_effect("fedetf", "projector=False", dim=(dim, 0))
+    if not balanced:
+        no_effect("fedetf", "balanced=False", gamma=(gamma, 1.0))
     not_negative("fedetf", gamma=gamma, dim=dim, cycles=cycles, finetune_epochs=finetune_epochs)
     above_zero(scale=scale)
 

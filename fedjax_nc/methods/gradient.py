@@ -247,9 +247,9 @@ def per_fedavg(
               batches in turn (batches = pairs), alpha = lr and beta = 0.1: one SGD with momentum
               makes both steps, so the inner gradient stays in the buffer of the outer step. Of L
               batches and E epochs it makes floor(L / E) + 1 pairs in each epoch, and begins again
-              where batches run out: in the same order here, in another one there. Pairs have
-              neither the run's weight decay nor its clipping; under --local.steps a last batch
-              without a partner is left out.
+              where batches run out: in the same order here, in another one there. Pairs are SGD
+              with the run's momentum, whatever its optimiser, without weight decay or clipping;
+              under --local.steps a last batch without a partner is left out.
     Uploads:  the model.
 
     Args:

@@ -139,7 +139,8 @@ def ditto(
               a copy of the global model is trained first, the personal model is pulled towards it
               by a step of its own beside the momentum, and the personal models are averaged, so
               that every client begins a round with the global one; it pulls BatchNorm's statistics
-              too, here only parameters, and has neither weight decay nor clipping.
+              too, here only parameters, and steps are SGD with the run's momentum, without weight
+              decay or clipping, whatever the run's optimiser.
     Uploads:  the model.
 
     Args:

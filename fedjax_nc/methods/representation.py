@@ -17,6 +17,7 @@ from fedjax_nc.methods.base import (
     add,
     clipped,
     each_phase,
+    no_effect,
     not_negative,
     per_example,
 )
@@ -193,6 +194,8 @@ def fedblade(
     """
     not_negative("fedblade", beta=beta, gamma=gamma, dim=dim)
     above_zero(tau=tau)
+    if decorr == "none":
+        no_effect("fedblade", "decorr='none'", beta=(beta, 0.005))
 
     def align_projector(c: Context):
         known = c.shared["prototypes"]

@@ -38,9 +38,9 @@ def build(
     """
     from fedjax_nc.models import base, bodies, own  # flax takes a second to import
 
-    spec = catalogue.find(model) if isinstance(model, str) else own.model(model)
+    spec = _record(model)
     catalogue.check(spec, shape)
-    norm = spec.norm if norm == "default" else norm
+    norm = norm_of(spec, norm)
     settings: dict[str, Any] = {"conv": conv} | ({} if norm == catalogue.OWN else {"norm": norm})
     if spec.text:
         settings["words"] = words
@@ -56,3 +56,17 @@ def build(
     own.check(body, shape)
     mapping = () if spec.mapped else mapping
     return base.from_body(body, shape, classes=classes, spec=head, mapping=mapping)
+
+
+def norm_of(model: Any, norm: str) -> str:
+    """Returns how a model normalises under a setting of which `default` leaves it the choice."""
+    return _record(model).norm if norm == "default" else norm
+
+
+def _record(model: Any) -> catalogue.ModelSpec:
+    """Returns the record of a model that is given by name, as a record or as a flax module."""
+    if isinstance(model, str):
+        return catalogue.find(model)
+    from fedjax_nc.models import own  # flax takes a second to import
+
+    return own.model(model)

@@ -69,7 +69,9 @@ def in_one_place(config: RunConfig) -> RunConfig:
     return replace(
         config,
         data=replace(config.data, partition="iid"),
-        federation=replace(config.federation, clients=1, participants=1),
+        federation=replace(
+            config.federation, clients=1, participants=1, dropout=0.0, straggler=0.0, nan="stop"
+        ),
     )
 
 

@@ -152,7 +152,8 @@ def publish(runs: dict[str, Analysed], directories: dict[str, Path], folder: Pat
             continue
         # a run without the study keeps its colour
         drawn = study.draw({label: shown.get(label, {}) for label in runs})
-        canvas.save(drawn, folder)
+        for file, content in canvas.encoded(drawn):
+            files.write_atomically(folder / file, content)
         notes = "".join(f" Left out: {reason}." for reason in left_out)
         tables = [study.table(shown)] if shown else []
         sections.append(

@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from fedjax_nc import inputs
 from fedjax_nc.io import files
 from fedjax_nc.study.base import Results
 from fedjax_nc.study.options import Options
+
+_FILE = 256 * inputs.MEGABYTE  # bytes of a study's results; those of a large landscape are some 10
 
 
 def plain(value: Any) -> Any:
@@ -49,9 +52,11 @@ def read(directory: Path, name: str, under: dict[str, Any]) -> tuple[Results | N
       those that are there differ, "" if in none.
     """
     try:
-        content = json.loads((directory / "analysis" / f"{name}.json").read_text())
+        content = inputs.read_json(directory / "analysis" / f"{name}.json", _FILE)
         results, before = content["numbers"], content["asked"]
-    except (OSError, json.JSONDecodeError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
+        return None, ""
+    if not isinstance(results, dict) or not isinstance(before, dict):
         return None, ""
     if before == under:
         return results, ""

@@ -24,8 +24,9 @@ from fedjax_nc.analysis.outputs import (
 )
 from fedjax_nc.errors import UserError
 from fedjax_nc.host import dry_run, examples, passes
-from fedjax_nc.host.assemble import NOTHING, Given, Job, assemble, place, state_of_seed
-from fedjax_nc.io import checkpoint, records, rundir
+from fedjax_nc.host.assemble import NOTHING, Given, Job, assemble
+from fedjax_nc.host.states import place, state_of_seed
+from fedjax_nc.io import checkpoint, rundir
 from fedjax_nc.methods.base import Method, trained_groups
 from fedjax_nc.study.options import Options
 from fedjax_nc.train.schedule import make_hyper
@@ -115,7 +116,9 @@ class Subject:
     def tracked(self, name: str) -> list[dict[str, Any]]:
         """Returns what `--track` recorded for a study, up to this round."""
         last = int(self.state.round)
-        rows = [row for row in self.rows if name in row and row["round"] <= last]
+        rows = [
+            row for row in self.rows if row["round"] <= last and isinstance(row.get(name), dict)
+        ]
         return [{"round": row["round"]} | row[name] for row in rows]
 
     @cached_property
@@ -204,7 +207,7 @@ def load(
     cfg = dataclasses.replace(
         cfg,
         data=dataclasses.replace(cfg.data, dir=where),
-        execution=dataclasses.replace(cfg.execution, executor="auto", devices=0),
+        execution=dataclasses.replace(cfg.execution, executor="auto", devices=0, shard=False),
     )
     job = assemble(cfg, given=given)
     template = state_of_seed(job)
@@ -213,7 +216,7 @@ def load(
     return Subject(
         job=job,
         state=place(job, state),
-        rows=records.read(directory / "metrics.jsonl"),
+        rows=rundir.results(directory)[0],
         directory=directory,
         options=options,
         progress=progress,

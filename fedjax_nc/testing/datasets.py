@@ -13,7 +13,8 @@ from fedjax_nc.data import catalogue, datasets, federated, own
 from fedjax_nc.data.arrays import Arrays
 from fedjax_nc.data.spec import DatasetSpec
 from fedjax_nc.errors import UserError
-from fedjax_nc.host.assemble import Given, assemble, state_of_seed
+from fedjax_nc.host.assemble import Given, assemble
+from fedjax_nc.host.states import state_of_seed
 from fedjax_nc.models.bilstm import BiLSTM
 from fedjax_nc.models.mlp import MLP
 from fedjax_nc.models.own import model

@@ -88,9 +88,10 @@ def repeats(trial: Trial) -> str:
 def resumes(trial: Trial) -> str:
     """From a checkpoint on disk, bit for bit."""
     state = trial.rounds[1].state
-    with tempfile.TemporaryDirectory() as folder, checkpoint.open_manager(Path(folder)) as manager:
-        checkpoint.save([manager], lead(state))
-        restored, warnings = checkpoint.restore(manager, trial.initial)
+    with tempfile.TemporaryDirectory() as folder:
+        with checkpoint.open_manager(Path(folder)) as manager:
+            checkpoint.save([manager], lead(state))
+        restored, _, _, warnings = checkpoint.restore(Path(folder), trial.initial)
     assert restored is not None and not warnings, "; ".join(warnings)
     identical(restored, state, when="read from a checkpoint")
     expected, _ = trial.run(state=state)

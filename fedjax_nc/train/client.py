@@ -9,9 +9,11 @@ from jaxtyping import Array, Float, Int, Key
 
 from fedjax_nc import tree
 from fedjax_nc.methods.base import Method, Phase, Repeat, View
-from fedjax_nc.train import keys, local
+from fedjax_nc.train import keys, local, schedule
 from fedjax_nc.train.local import Task, Trained
 from fedjax_nc.types import ClientInfo, FederatedData, Hyper, Pool, State, Table, Weights
+
+NOBODY = schedule.Odd()  # who drops out, or does less than all
 
 
 class Broadcast(NamedTuple):
@@ -34,6 +36,7 @@ class Row(NamedTuple):
     relative_size: Float[Array, "*n"]  # beside the mean over all clients
     key: Key[Array, "*n"]
     state: Mapping[str, Any]  # its client state, by part
+    share: Float[Array, "*n"] | None = None  # of its training, where some do less than all of it
 
     @property
     def table(self) -> Table:
@@ -47,13 +50,24 @@ def make_broadcast(task: Task, state: State, *, hyper: Hyper, pool: Pool) -> Bro
 
 
 def make_rows(
-    task: Task, key: jax.Array, *, ids: jax.Array, data: FederatedData, client_state: Any
+    task: Task,
+    key: jax.Array,
+    *,
+    ids: jax.Array,
+    data: FederatedData,
+    client_state: Any,
+    odd: schedule.Odd = NOBODY,
 ) -> Row:
-    """Returns the rows of these clients; `key` is that of the round's stream."""
+    """Returns the rows of these clients; `key` is that of the round's stream.
+
+    Who drops out is a client without data, which does nothing and changes nothing.
+    """
     size, sizes = data.train.size[ids], jnp.sum(data.class_counts, axis=-1)
+    if odd.dropped is not None:
+        size = jnp.where(odd.dropped, 0, size)
     steps = jnp.zeros_like(size)
     for phase in task.method.phases:
-        shuffles, each = local.loop_counts(phase, task.trainer.local, size=size)
+        shuffles, each = local.loop_counts(phase, task.trainer.local, size=size, share=odd.share)
         steps += (shuffles * each).astype(steps.dtype)
     return Row(
         ids,
@@ -64,6 +78,7 @@ def make_rows(
         relative_size=jnp.maximum(sizes[ids], 1.0) / jnp.mean(jnp.maximum(sizes, 1.0)),
         key=keys.of_clients(key, ids),
         state=client_state,
+        share=odd.share,
     )
 
 
@@ -117,7 +132,7 @@ def train_client(
         task.trainer,
         task.method.phases if phases is None else phases,
         hyper=broadcast.hyper,
-        client=local.Client(broadcast.pool, row.index, view=view, key=row.key),
+        client=local.Client(broadcast.pool, row.index, view=view, key=row.key, share=row.share),
         opts=opts,
         watch=lambda weights: watch(weights, view),
     )

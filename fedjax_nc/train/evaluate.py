@@ -98,8 +98,7 @@ def make_evaluate(
             before = before | {name: tree.put(before[name], rows[name], rows=new)}
         return before
 
-    fn = seeds.over(of_seed, (0, seeds.data, 0, None))
-    fn = jax.jit(fn) if executor.jit else fn
+    fn = executor.compile(seeds.over(of_seed, (0, seeds.data, 0, None)))
 
     def all_pieces(weights: Weights, pieces: Iterable[stream.Tests]) -> dict[str, Score]:
         count = {"global": executor.lanes, "clients": task.federation.clients}
@@ -143,9 +142,8 @@ def make_calibrate(
         key = keys.of_run(key, keys.CALIBRATION)
         return posthoc.solve(task.trainer.model, weights, sums, key)
 
-    collect, solve = seeds.over(collect, (0, None, seeds.data)), seeds.over(solve, (0, 0, 0))
-    if executor.jit:
-        collect, solve = jax.jit(collect), jax.jit(solve)
+    collect = executor.compile(seeds.over(collect, (0, None, seeds.data)))
+    solve = executor.compile(seeds.over(solve, (0, 0, 0)))
 
     def calibrate(weights: Weights, key: jax.Array, feed: stream.Feed) -> Weights:
         everybody, size = np.arange(task.federation.clients), feed.at_once

@@ -5,6 +5,7 @@ a chunk at once. Callers give rows in any order and get them back in it. Under `
 there are so many more clients, each of a seed: they are not run in step.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,7 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from fedjax_nc import tree
+from fedjax_nc import processes, tree
+from fedjax_nc.types import State
 
 ClientFn = Callable[[Any, Any], tuple[Any, Any]]  # (broadcast, row) -> (row out, upload)
 
@@ -25,6 +27,7 @@ class Executor(NamedTuple):
     devices: int = 1
     chunk: int = 1  # clients at once; 0: all of them
     mesh: jax.sharding.Mesh | None = None
+    spread: bool = False  # every device holds a share of the client state, not all of it
 
     @property
     def jit(self) -> bool:
@@ -47,7 +50,72 @@ class Executor(NamedTuple):
         A state or a dataset on one device would be copied to the others in each call, and the
         round be compiled again for the second one, whose state comes back on all of them.
         """
-        return arrays if self.mesh is None else jax.device_put(arrays, self.everywhere)
+        return arrays if self.mesh is None else processes.put(arrays, self.everywhere)
+
+    def shares(self, axes: int = 0) -> NamedSharding | None:
+        """Returns the sharding of what is divided over devices along the axis behind so many."""
+        return self.mesh and NamedSharding(self.mesh, PartitionSpec(*[None] * axes, "clients"))
+
+    def compile_rounds(self, fn: Callable[..., tuple[State, Any]], axes: int = 0) -> Any:
+        """Compiles a function of a state with so many leading axes, which takes over its memory.
+
+        The new state, the first of its results, is where the old one was.
+        """
+        if not self.spread:
+            return jax.jit(fn, donate_argnums=0, out_shardings=self.everywhere)
+        pin, whole, shares = lax.with_sharding_constraint, self.everywhere, self.shares(axes)
+
+        def pinned(*args: Any) -> tuple[State, Any]:
+            state, rest = fn(*args)
+            light = pin(dataclasses.replace(state, clients={}), whole)
+            return dataclasses.replace(light, clients=pin(state.clients, shares)), pin(rest, whole)
+
+        return jax.jit(pinned, donate_argnums=0)
+
+    def compile(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Compiles a function whose results the host reads, unless nothing is to be compiled."""
+        return jax.jit(fn, out_shardings=self.everywhere) if self.jit else fn
+
+    def rows(self, table: Any, ids: jax.Array) -> Any:
+        """Returns rows of a table that is divided over devices, or of one that is not."""
+        if not self.spread:
+            return tree.take(table, ids)
+
+        def of_device(table, ids):
+            def one(x):
+                place, mine = _own(ids, len(x))
+                rows = jnp.where(_column(mine, x), x[jnp.where(mine, place, 0)], 0)
+                # one device has the row, the others add nothing
+                return lax.psum(rows.astype(int) if rows.dtype == bool else rows, "clients")
+
+            return jax.tree.map(lambda x: one(x).astype(x.dtype), table)
+
+        return self._over_devices(of_device, 1, table, ids)
+
+    def with_rows(self, table: Any, ids: jax.Array, rows: Any) -> Any:
+        """Returns a table with other rows, divided over devices as it was."""
+        if not self.spread:
+            return tree.put(table, ids, rows=rows)
+
+        def of_device(table, ids, rows):
+            def one(x, new):
+                place, mine = _own(ids, len(x))
+                return x.at[jnp.where(mine, place, len(x))].set(new, mode="drop")
+
+            return jax.tree.map(one, table, rows)
+
+        return self._over_devices(of_device, 0, table, ids, rows)
+
+    def _over_devices(self, fn: Callable[..., Any], reduced: int, table: Any, *whole: Any) -> Any:
+        """Runs a function on every device's share of a table."""
+        shares, everywhere = PartitionSpec("clients"), PartitionSpec()
+        return jax.shard_map(
+            fn,
+            mesh=self.mesh,
+            in_specs=(shares, *[everywhere] * len(whole)),
+            out_specs=everywhere if reduced else shares,
+            check_vma=False,
+        )(table, *whole)
 
     def run(self, fn: ClientFn, broadcast: Any, rows: Any, steps: jax.Array) -> tuple[Any, Any]:
         """Runs a client function for every row; returns its outputs and the sum of the uploads.
@@ -95,23 +163,32 @@ class Executor(NamedTuple):
         return of_one(broadcast, rows, steps)
 
 
-def make_executor(name: str, *, devices: int = 0, chunk: int = 4) -> Executor:
+def make_executor(name: str, *, devices: int = 0, chunk: int = 4, spread: bool = False) -> Executor:
     """Makes the executor of a name; `auto` asks the backend.
 
     On a CPU, clients one by one on each of several host devices; on an accelerator, chunks (by
-    design, not measured here). `devices` 0 means all there are.
+    design, not measured here).
+
+    Args:
+      name: of the executor.
+      devices: how many of each process; 0 is all of them.
+      chunk: clients at once.
+      spread: whether devices share the client state out, where there are several.
     """
-    devices = devices or len(jax.devices())
+    chosen = [
+        device
+        for process in range(processes.count())
+        for device in jax.local_devices(process)[: devices or None]
+    ]
+    devices = len(chosen)
     cpu = jax.default_backend() == "cpu"
     if name == "auto" and cpu:
         name = "sharded" if devices > 1 else "scan"
     elif name == "auto":
         name = "sharded" if devices > 1 else "chunked"
     if name == "sharded":
-        mesh = jax.make_mesh(
-            (devices,), ("clients",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices]
-        )
-        return Executor(name, devices, chunk=1 if cpu else chunk, mesh=mesh)
+        mesh = jax.make_mesh((devices,), ("clients",), axis_types=(AxisType.Auto,), devices=chosen)
+        return Executor(name, devices, chunk=1 if cpu else chunk, mesh=mesh, spread=spread)
     return Executor(name, chunk={"vmap": 0, "chunked": chunk}.get(name, 1))
 
 
@@ -131,6 +208,17 @@ def deal(steps: jax.Array, devices: int, slots: int) -> tuple[jax.Array, jax.Arr
     start = jnp.zeros(devices, steps.dtype), jnp.zeros(devices, jnp.int32)
     (_, held), slot = lax.scan(one, start, steps)
     return slot, held
+
+
+def _own(ids: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """Returns where rows are on this device, which has so many, and whether they are."""
+    place = ids - lax.axis_index("clients") * count
+    return place, (place >= 0) & (place < count)
+
+
+def _column(mine: jax.Array, x: jax.Array) -> jax.Array:
+    """Gives a vector the axes of an array's rows."""
+    return mine.reshape(-1, *[1] * (x.ndim - 1))
 
 
 def _run(

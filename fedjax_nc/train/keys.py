@@ -15,6 +15,8 @@ CALIBRATION = 2**32 - 2
 # Streams of a round.
 LOCAL_TRAINING = 1
 PERSONAL_TRAINING = 2
+DROPOUT = 3
+STRAGGLERS = 4
 
 # Stream of a client beside its phases, which are counted from 0.
 OVER_DATA = 2**31

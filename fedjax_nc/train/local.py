@@ -42,6 +42,7 @@ class Client(NamedTuple):
     index: jax.Array  # of its examples, padded
     view: View
     key: jax.Array
+    share: jax.Array | None = None  # of every phase that a straggler does
 
 
 def direction(local: config.Local) -> optax.GradientTransformation:
@@ -77,25 +78,34 @@ def of_phase(
     return direction(plain), lr if own.lr is None else own.lr
 
 
-def loop_counts(phase: Phase, local: config.Local, size: jax.Array) -> tuple[jax.Array, jax.Array]:
+def loop_counts(
+    phase: Phase, local: config.Local, *, size: jax.Array, share: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
     """Returns how often the data is shuffled, and how many steps follow each shuffle.
 
     A fixed number of steps shuffles before each. The one-sample last batch of an epoch is kept
     unless `drop_last`; a client smaller than a batch always keeps its only one; an empty one has
-    none.
+    none. A straggler does a share of the shuffles, rounded up: of E epochs, a uniform share above
+    0 gives 1 to E with equal probability.
     """
     fixed = phase.steps or (local.steps if phase.epochs is None else 0)
     if fixed:
-        return jnp.where(size > 0, fixed, 0), jnp.asarray(1)
+        return jnp.where(size > 0, _done(fixed, share), 0), jnp.asarray(1)
     size = seen_in_epoch(phase, size)
     full = size // local.batch_size
     per_epoch = full if local.drop_last else -(-size // local.batch_size)
     epochs = phase.epochs(local.epochs) if callable(phase.epochs) else phase.epochs
     epochs = local.epochs if epochs is None else epochs
-    shuffles, steps = jnp.asarray(epochs), jnp.where(size > 0, jnp.maximum(per_epoch, 1), 0)
+    shuffles = jnp.asarray(_done(epochs, share))
+    steps = jnp.where(size > 0, jnp.maximum(per_epoch, 1), 0)
     if phase.visits is None:
         return shuffles, steps
     return shuffles, jnp.where(size > 0, phase.visits(steps, epochs), 0)
+
+
+def _done(count: int, share: jax.Array | None) -> Any:
+    """Returns how many of so many shuffles are done."""
+    return count if share is None else jnp.ceil(share * count).astype(jnp.int32)
 
 
 def seen_in_epoch(phase: Phase, size: jax.Array) -> jax.Array:
@@ -150,7 +160,7 @@ def run_phase(
     )
     gradient = phase.grad(jax.value_and_grad(objective, has_aux=True), client.view)
     batch_size, seen = local.batch_size, seen_in_epoch(phase, size)
-    shuffles, steps = loop_counts(phase, local, size=size)
+    shuffles, steps = loop_counts(phase, local, size=size, share=client.share)
     shuffles = shuffles if phase.repeats is None else shuffles * phase.repeats(client.view)
     again = phase._replace(visits=None) if phase.visits else None
     batches = loop_counts(again, local, size=size)[1] if again else None

@@ -1,6 +1,7 @@
 """Clients' own models after the last round: trained as in a round, then tested."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -70,8 +71,21 @@ def make_personalise(
         scores, _ = executor.run(train_and_test, (broadcast, common), (rows, tests), rows.steps)
         return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1), scores)
 
-    fn = seeds.over(of_seed, (0, None, 0, None, seeds.data))
-    return jax.jit(fn) if executor.jit else fn
+    return executor.compile(seeds.over(of_seed, (0, None, 0, None, seeds.data)))
+
+
+def of_clients(executor: Executor, state: State, ids: Any) -> dict[str, Any]:
+    """Returns the state of some clients, of every seed, where programs expect it."""
+    divided = [x for x in jax.tree.leaves(state.clients) if isinstance(x, jax.Array)]
+    if executor.spread and divided:  # not in host memory
+        rows = _rows_of_seeds(executor)
+        return rows(dict(state.clients), executor.place(jnp.asarray(ids)))
+    return executor.place(jax.tree.map(lambda x: x.take(ids, axis=1), dict(state.clients)))
+
+
+@functools.cache  # compiled once for all groups of clients
+def _rows_of_seeds(executor: Executor) -> Callable[..., Any]:
+    return executor.compile(jax.vmap(executor.rows, (0, None)))
 
 
 def in_one_row(table: Table) -> Table:
@@ -106,8 +120,7 @@ def personalise(
     groups = [order[end - group : end] for end in ends]
     pieces = feed.clients(groups, tests=True, official=official)
     for start, end, ids, piece in zip(starts, ends, groups, pieces, strict=False):
-        own = jax.tree.map(lambda x, ids=ids: x.take(ids, axis=1), dict(state.clients))
-        own, ids = executor.place((own, jnp.asarray(ids)))
+        own, ids = of_clients(executor, state, ids=ids), executor.place(jnp.asarray(ids))
         score = jax.block_until_ready(train(light, ids, own, hyper, piece))
         scores.append(jax.tree.map(lambda x, n=start - end: np.asarray(x)[:, :, n:], score))
         progress(end, clients)

@@ -33,7 +33,11 @@ class RoundMetrics(NamedTuple):
 
     sums: dict[str, jax.Array]  # per term: sum over examples; "examples" counts them
     ids: jax.Array  # participants
-    finite: jax.Array  # per participant: no NaN or infinity in what it uploads
+    finite: jax.Array  # per participant: no NaN or infinity in what the server gets of it
+    # per participant, where the configuration says that it may happen
+    dropped: jax.Array | None = None  # it never answered
+    stragglers: jax.Array | None = None  # it did fewer epochs
+    diverged: jax.Array | None = None  # it is left out: its upload or its state is not finite
 
 
 RoundFn = Callable[[State, Hyper, FederatedData], tuple[State, RoundMetrics]]
@@ -46,12 +50,13 @@ def init_state(task: Task, key: jax.Array, *, host_above: float = float("inf")) 
     Args:
       task: the static side of the run.
       key: the run's key.
-      host_above: client state of more bytes than this is in host memory, as numpy arrays.
+      host_above: client state of more bytes than this is in host memory, as numpy arrays that only
+        show one client's state again and again: nobody has written to them yet.
     """
     clients = task.federation.clients
     weights, shared, own = build(task, key)
     if clients * tree.num_bytes(own) > host_above:
-        own = jax.tree.map(lambda x: np.broadcast_to(x, (clients, *x.shape)).copy(), own)
+        own = jax.tree.map(lambda x: np.broadcast_to(x, (clients, *x.shape)), own)
     else:
         own = jax.jit(tree.repeat, static_argnums=1)(own, clients)
     return State(jnp.zeros((), jnp.int32), key, weights=weights, shared=shared, clients=own)
@@ -117,11 +122,14 @@ def make_client(task: Task) -> Callable[[Broadcast, Row], tuple[Any, Any]]:
             "sums": trained.sums,
         }
         upload |= {p.name: p.collect(finished) for p in method.parts if p.collect}
-        old = tree.pick(dict(row.state), tuple(new))
-        client_state = {**row.state, **tree.select(active, new, b=old)}
+        old, counts = tree.pick(dict(row.state), tuple(new)), active
+        if federation.nan == "skip":
+            counts = active & tree.all_finite((upload, new))
+        client_state = {**row.state, **tree.select(counts, new, b=old)}
         upload = tree.pack(upload)
-        upload = tree.select(active, upload, b=tree.zeros_like(upload))
-        return {"state": client_state, "finite": tree.all_finite(upload)}, upload
+        upload = tree.select(counts, upload, b=tree.zeros_like(upload))
+        out = {"state": client_state, "finite": tree.all_finite(upload)}
+        return out | ({"diverged": active & ~counts} if federation.nan == "skip" else {}), upload
 
     return client
 
@@ -139,7 +147,7 @@ def make_round(task: Task, executor: Executor, *, clients_on_host: bool = False)
     if not executor.jit:
         return on_device
     if not clients_on_host:
-        return jax.jit(on_device, donate_argnums=0, out_shardings=executor.everywhere)
+        return executor.compile_rounds(on_device)
 
     choose = jax.jit(choose, out_shardings=executor.everywhere)
     core = jax.jit(core, donate_argnums=(0, 1), out_shardings=executor.everywhere)
@@ -175,7 +183,7 @@ def make_rounds(task: Task, executor: Executor, *, at_once: int, seeds: Seeds = 
         shapes = jax.eval_shape(lambda *x: one_round(*x)[1], state, first, data)
         return lax.fori_loop(0, count, body, (state, tree.zeros(shapes, at_once)))
 
-    return jax.jit(run, donate_argnums=0, out_shardings=executor.everywhere)
+    return executor.compile_rounds(run, axes=1)
 
 
 def _pieces(task: Task, executor: Executor):
@@ -199,9 +207,11 @@ def _pieces(task: Task, executor: Executor):
 
     def core(state, client_state, ids, hyper, data):
         key = keys.of_round(state.key, state.round, stream=keys.LOCAL_TRAINING)
-        rows = make_rows(task, key, ids=ids, data=data, client_state=client_state)
+        odd = schedule.odd_clients(state.key, state.round, ids=ids, federation=federation)
+        rows = make_rows(task, key, ids=ids, data=data, client_state=client_state, odd=odd)
         broadcast = make_broadcast(task, state, hyper=hyper, pool=data.pool)
         out, packed = executor.run(client, broadcast, rows, rows.steps)
+        diverged = out.get("diverged")
         sums = tree.unpack(packed)
         total = jnp.maximum(sums["weight"], jnp.finfo(sums["weight"].dtype).tiny)
         arrived = Arrived(
@@ -227,6 +237,8 @@ def _pieces(task: Task, executor: Executor):
         later = [p for p in method.parts if p.exchange]
         if later:
             again = broadcast._replace(weights=weights)
+            if diverged is not None:  # who is left out of the first exchange is so of the second
+                rows = rows._replace(size=jnp.where(diverged, 0, rows.size))
             _, second = executor.run(exchange, again, rows, rows.steps)
             shared = reduced(shared, second, later)
         # a round in which nobody has data changes nothing
@@ -236,12 +248,21 @@ def _pieces(task: Task, executor: Executor):
         new_state = dataclasses.replace(
             state, round=state.round + 1, weights=weights, shared=shared, clients={}
         )
-        return new_state, out["state"], RoundMetrics(sums["sums"], ids, finite=out["finite"])
+        metrics = RoundMetrics(
+            sums["sums"],
+            ids,
+            finite=out["finite"],
+            dropped=odd.dropped,
+            stragglers=None if odd.share is None else (odd.share < 1) & (rows.steps > 0),
+            diverged=diverged,
+        )
+        return new_state, out["state"], metrics
 
     def on_device(state, hyper, data):
         ids = choose(state.key, state.round)
-        new, rows, metrics = core(state, tree.take(state.clients, ids), ids, hyper, data)
-        return dataclasses.replace(new, clients=tree.put(state.clients, ids, rows=rows)), metrics
+        new, rows, metrics = core(state, executor.rows(state.clients, ids), ids, hyper, data)
+        clients = executor.with_rows(state.clients, ids, rows)
+        return dataclasses.replace(new, clients=clients), metrics
 
     return choose, core, on_device
 

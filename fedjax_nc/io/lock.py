@@ -1,0 +1,207 @@
+"""Locks of run directories: one process holds a directory, and every other one is refused."""
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedjax_nc.errors import Fault, UserError
+
+BEAT = 10.0  # seconds after which the holder of a directory shows again that it lives
+SILENCE = 120.0  # seconds without such a sign after which a holder elsewhere counts as gone
+
+
+class Lock:
+    """A held directory."""
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        """Begins to show that the holder lives."""
+        self.path, self._content = path, content
+        self._lost, self._over = False, threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True, name="lock")
+        self._thread.start()
+
+    def check(self) -> None:
+        """Refuses to go on if another process has taken the directory meanwhile."""
+        if self._lost:
+            raise Fault(
+                f"{self.path} was taken or removed by another process, as after a pause of more "
+                f"than {SILENCE:.0f} s: nothing more is written here"
+            )
+
+    def release(self) -> None:
+        """Lets others have the directory."""
+        self._over.set()
+        self._thread.join(timeout=1)  # it may wait for a file server
+        with contextlib.suppress(OSError):
+            if _read(self.path) == self._content:
+                self.path.unlink()
+
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT):
+            with contextlib.suppress(OSError):  # a file server may be away for a moment
+                self._lost = _read(self.path) != self._content
+                if self._lost:
+                    return
+                os.utime(self.path)
+
+
+@contextlib.contextmanager
+def hold(directory: Path) -> Iterator[Lock]:
+    """Holds a run directory, which need not exist yet; refuses if another process does.
+
+    The lock is a hidden file beside the directory, so that emptying the directory leaves it.
+    Folders that are made for it and stay empty are removed.
+    """
+    path = directory.with_name(f".{directory.name}.lock")
+    made = [folder for folder in path.parents if not folder.exists()]  # the innermost is first
+    try:
+        lock = Lock(path, _take(path, directory=directory))
+        try:
+            yield lock
+        finally:
+            lock.release()
+    finally:
+        with contextlib.suppress(OSError):
+            for folder in made:
+                folder.rmdir()
+
+
+def _take(path: Path, directory: Path) -> bytes:
+    """Makes the lock and returns its content."""
+    # the token tells this lock from any other one of the same process
+    about = {"since": time.strftime("%Y-%m-%d %H:%M:%S"), "token": secrets.token_hex(8)}
+    content = json.dumps(_holder(os.getpid()) | about).encode()
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise UserError(f"cannot make {directory} ({error}): choose another --out") from error
+        try:
+            file = path.open("xb", buffering=0)
+        except FileExistsError:
+            with contextlib.suppress(FileNotFoundError):  # the folder goes with a lock's holder
+                _clear(path, directory=directory)
+            continue
+        except FileNotFoundError:  # who held it has just removed the folder
+            continue
+        with file:
+            try:
+                file.write(content)
+            except OSError:  # the disk is full
+                path.unlink()
+                raise
+        return content
+
+
+def _clear(path: Path, directory: Path) -> None:
+    """Removes the lock of a process that is gone; refuses if it lives."""
+    found = _read(path)
+    if found is None:  # just let go
+        return
+    holder, silent = _parsed(found), _seconds_silent(path)
+    here = _holder(holder.get("pid", 0))
+    same_place = holder.get("system") == here["system"]
+    gone = holder.get("started") != here["started"] if same_place else silent > SILENCE
+    if not gone:
+        who = f"host {holder.get('host', 'unknown')}, pid {holder.get('pid', 'unknown')}"
+        wait = "" if same_place else f" (if it is gone, try again in {SILENCE - silent:.0f} s)"
+        raise UserError(
+            f"{directory} is being written by another process, {who}, since "
+            f"{holder.get('since', 'a moment ago')}: wait until it ends, or end it{wait}"
+        )
+    _remove(path, found)
+
+
+def _remove(path: Path, found: bytes) -> None:
+    """Removes a lock that still has this content; of several that want to, one at a time may look.
+
+    Without that, one that is slow would remove the lock of another that was quicker.
+    """
+    guard = path.with_name(f"{path.name}.clearing")
+    try:
+        guard.open("xb").close()
+    except FileNotFoundError:  # who held it has just removed the folder
+        return
+    except FileExistsError:
+        with contextlib.suppress(FileNotFoundError):
+            if _seconds_silent(guard) > SILENCE:  # its process was killed in between
+                guard.unlink()
+        time.sleep(0.01)
+        return
+    try:
+        if _read(path) == found:
+            path.unlink()
+    finally:
+        guard.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _parsed(content: bytes) -> dict[str, Any]:
+    """Returns what a lock says; nothing if it is being written, or was by a machine that failed."""
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _seconds_silent(path: Path) -> float:
+    """Returns how old the last sign of life is, by the clock that stamps files there."""
+    probe = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    probe.touch()
+    try:
+        return probe.stat().st_mtime - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+    finally:
+        probe.unlink()
+
+
+def _holder(pid: int) -> dict[str, Any]:
+    """Returns where and when a process of this system was started; when is None if it is gone."""
+    return {
+        "host": socket.gethostname(),
+        "system": _system(),
+        "pid": pid,
+        "started": _started(pid),
+    }
+
+
+def _system() -> str:
+    """Returns what processes that see one another have in common: a boot, and a container."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:  # not Linux
+        return socket.gethostname()
+
+
+def _started(pid: int) -> str | None:
+    """Returns when a process was started, in whatever unit the system has; None if it is gone."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if state in "ZX" else fields[18]  # one that nobody has waited for is gone too
+    except FileNotFoundError:
+        pass
+    if Path("/proc/self/stat").exists():
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass  # somebody else's
+    return "running"

@@ -1,0 +1,305 @@
+"""Several processes, and any number of devices, compute the same run."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from runs import DATA, FEW, PLAIN, ROOT, assert_same_run, directory_of, rows_of, steps_of, train
+
+from fedjax_nc import processes
+from fedjax_nc.cli import exits, flags
+from fedjax_nc.errors import Fault, UserError
+from fedjax_nc.host.assemble import assemble
+from fedjax_nc.host.states import first_state
+from fedjax_nc.io import checkpoint
+from fedjax_nc.train.executors import make_executor
+
+METHODS = ("fedavg", "scaffold", "moon", "fedblade", "ditto", "fedbabu | fd(beta=0.9)")
+WORDS = {
+    "dataset": "digits",
+    "model": "mlp",
+    "rounds": 2,
+    "data": {"limit": 300, "partition": "dirichlet", "alpha": 0.3},
+    "federation": {"clients": 8, "participants": 4},
+    "local": {"epochs": 1},
+    "evaluation": {"last": 1, "finetune": False},
+    "execution": {"checkpoint_every": 2},
+}
+SHARED = WORDS | {"execution": {"checkpoint_every": 2, "shard": True, "pool_mb": 0}}
+ALONE = WORDS | {"evaluation": {"last": 1, "finetune": False, "personal": False}}
+ON_HOST = WORDS | {"execution": {"checkpoint_every": 2, "client_state_mb": 0}}
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("localhost", 0))
+        return s.getsockname()[1]
+
+
+def together(out, runs, *, count=1, devices=1, **more):
+    """Lets processes compute runs, each on so many devices."""
+    asked = {"count": count, "port": free_port(), "devices": devices, "out": str(out), "runs": runs}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "tests/together.py", json.dumps(asked | {"me": me} | more)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for me in range(count)
+    ]
+    said = [process.communicate(timeout=400)[0] for process in started]
+    assert [process.returncode for process in started] == [0] * count, said
+
+
+def assert_close(left, right):
+    """The same participants, and the same numbers but for the order of sums."""
+    for a, b in zip(rows_of(left), rows_of(right), strict=True):
+        assert a.keys() == b.keys()
+        for name in a:
+            np.testing.assert_allclose(a[name], b[name], rtol=1e-9, atol=1e-9, err_msg=name)
+    states = [checkpoint.raw(d / "ckpt", steps_of(d)[-1]) for d in (left, right)]
+    a, b = map(jax.tree_util.tree_leaves_with_path, states)
+    assert [path for path, _ in a] == [path for path, _ in b]
+    for (path, x), (_, y) in zip(a, b, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-11, err_msg=str(path))
+    ends = [json.loads((d / "summary.json").read_text()) for d in (left, right)]
+    assert ends[0].keys() == ends[1].keys()
+    for name in (n for n in ends[0] if n.endswith(("accuracy", "loss"))):
+        if ends[0][name] is None:
+            assert ends[1][name] is None
+            continue
+        np.testing.assert_allclose(*(end[name] for end in ends), rtol=1e-9, err_msg=name)
+
+
+def directories(out):
+    found = sorted(Path(out).glob("*/*/*/seed0"))
+    return {directory.parents[1].name: directory for directory in found}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_processes_equal_one(tmp_path):
+    runs = [(method, SHARED) for method in METHODS]
+    # sums over everybody's data after the last round
+    calibrated = "fedavg | ccvr(samples=20)"
+    together(tmp_path / "two", [*runs, (calibrated, ALONE)], count=2)
+    one = [*((method, WORDS) for method in METHODS), (calibrated, ALONE)]
+    together(tmp_path / "one", one, devices=2)
+    two, one = (directories(tmp_path / name) for name in ("two", "one"))
+    assert two.keys() == one.keys() and len(two) == len(METHODS) + 1
+    for name in two:
+        assert_close(two[name], one[name])
+    arrays = json.loads((two["scaffold"] / "ckpt/2/facts/metadata").read_text())["arrays"]
+    divided = {name.partition("[")[2] for name in arrays if name.startswith("clients/")}
+    assert divided == {"0:4]", "4:8]"}  # each process has told of its clients
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_any_number_of_devices_goes_on(tmp_path):
+    words = [SHARED | {"rounds": 7}, ON_HOST | {"rounds": 7}]
+    runs = list(zip(("scaffold", "ditto"), words, strict=True))
+    whole = [(method, WORDS | {"rounds": 7}) for method, _ in runs]
+    together(tmp_path / "moved", runs, devices=8, stop=2)
+    together(tmp_path / "moved", runs, count=2, stop=4)
+    alone = [(m, WORDS | {"rounds": 7} if m != "ditto" else w) for m, w in runs]
+    together(tmp_path / "moved", alone, devices=1, stop=6)
+    together(tmp_path / "moved", runs, devices=8)  # and back
+    together(tmp_path / "stayed", whole, devices=2)
+    moved, stayed = (directories(tmp_path / name) for name in ("moved", "stayed"))
+    for name, directory in moved.items():
+        assert_close(directory, stayed[name])
+        history = json.loads((directory / "environment.json").read_text())["history"]
+        told = [(start["processes"], start["devices"], start["round"]) for start in history]
+        assert [one[:2] for one in told] == [(1, 8), (2, 2), (1, 1), (1, 8)]
+        assert [one[2] for one in told] == sorted({one[2] for one in told}), "no start from scratch"
+
+
+def command(out, me, port, *more):
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "fedjax_nc", "run", "--method=scaffold", *DATA, *FEW, *PLAIN),
+            *("--rounds=40", "--evaluation.every=40", "--execution.checkpoint_every=2"),
+            *(f"--out={out}", "--execution.devices=1", "--execution.shard"),
+            *(f"--distributed.coordinator=localhost:{port}", "--distributed.num_processes=2"),
+            *(f"--distributed.process_id={me}", *more),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_process_takes_the_other_down(tmp_path, lost):
+    port = free_port()
+    pair = [command(tmp_path, me, port) for me in range(2)]
+    while not list(tmp_path.glob("*/*/*/seed0/ckpt/2")):
+        assert all(p.poll() is None for p in pair), [p.communicate() for p in pair]
+        time.sleep(0.05)
+    pair[lost].send_signal(signal.SIGKILL)
+    begin = time.monotonic()
+    out, err = pair[1 - lost].communicate(timeout=60)
+    assert time.monotonic() - begin < 60
+    assert "another process of this run is gone" in err or "another task died" in err, out + err
+    assert pair[1 - lost].returncode not in (0, 2)
+    pair[lost].communicate()
+    [directory] = tmp_path.glob("*/*/*/seed0")
+    port = free_port()
+    pair = [command(tmp_path, me, port) for me in range(2)]
+    said = [p.communicate(timeout=200) for p in pair]
+    assert [p.returncode for p in pair] == [0, 0], said
+    assert "resuming after round" in said[0][1]
+    assert "resuming" not in said[1][1] + said[1][0]  # the first one tells
+    assert len(rows_of(directory)) == 40
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_stops_all_and_a_refusal_is_told_once(tmp_path):
+    port = free_port()
+    pair = [command(tmp_path, me, port) for me in range(2)]
+    while not list(tmp_path.glob("*/*/*/seed0/ckpt/2")):
+        time.sleep(0.05)
+    pair[1].send_signal(signal.SIGTERM)
+    said = [p.communicate(timeout=100) for p in pair]
+    assert [p.returncode for p in pair] == [75, 75], said
+    assert "saved after round" in said[0][1]
+    [directory] = tmp_path.glob("*/*/*/seed0")
+    lock = directory.with_name(".seed0.lock")
+    lock.write_text("{}")  # somebody's, of whom nothing is known but that it is fresh
+    port = free_port()
+    pair = [command(tmp_path, me, port) for me in range(2)]
+    said = [p.communicate(timeout=100) for p in pair]
+    assert [p.returncode for p in pair] == [2, 2], said
+    errors = [line for _, err in said for line in err.splitlines() if line.startswith("error")]
+    assert len(errors) == 1 and "is being written by another process" in errors[0]
+
+
+SHARE = ["--method=scaffold", *DATA, *FEW, "--evaluation.no-finetune", "--rounds=3"]
+
+
+@pytest.mark.parametrize("seeds", [["0"], ["0", "1"]])
+def test_divided_state_is_the_same_run(tmp_path, seeds):
+    argv = [*SHARE, "--seeds", *seeds, *(["--seeds_parallel"] if len(seeds) > 1 else [])]
+    plain = train(tmp_path / "plain", argv)
+    divided = train(tmp_path / "divided", [*argv, "--execution.shard"])
+    assert plain.relative_to(tmp_path / "plain") == divided.relative_to(tmp_path / "divided")
+    assert_same_run(plain, divided)
+
+
+def test_divided_examples_are_the_same_run(tmp_path):
+    plain = train(tmp_path / "plain", SHARE)
+    divided = train(tmp_path / "divided", [*SHARE, "--execution.shard", "--execution.pool_mb=1"])
+    assert_same_run(plain, divided)
+    few = [*SHARE, "--execution.shard", "--execution.pool_mb=0"]
+    assert_same_run(plain, train(tmp_path / "streamed", few))
+
+
+def test_devices_share_the_client_state_out():
+    job = assemble(flags.parse([*SHARE, "--execution.shard"]).configs[0])
+    clients = first_state(job).clients
+    for x in jax.tree.leaves(clients):
+        assert [shard.data.nbytes for shard in x.addressable_shards] == [x.nbytes / 2] * 2
+    text = flags.parse(SHARE).configs[0]
+    for x in jax.tree.leaves(first_state(assemble(text)).clients):
+        assert [shard.data.nbytes for shard in x.addressable_shards] == [x.nbytes] * 2
+
+
+def test_rows_of_a_divided_table(x64):
+    how = make_executor("sharded", spread=True)
+    table = {
+        "a": jnp.arange(24.0).reshape(8, 3),
+        "n": jnp.arange(8, dtype=jnp.int32),
+        "b": jnp.arange(8) % 2 == 0,
+    }
+    table = jax.device_put(table, how.shares())
+    ids = jnp.asarray([6, 0, 5])
+    rows = jax.jit(how.rows)(table, ids)
+    for name, x in table.items():
+        np.testing.assert_array_equal(rows[name], np.asarray(x)[[6, 0, 5]])
+        assert rows[name].dtype == x.dtype
+    new = {"a": -rows["a"], "n": rows["n"] + 100, "b": ~rows["b"]}
+    after = jax.jit(how.with_rows)(table, ids, new)
+    for name, x in table.items():
+        expected = np.asarray(x).copy()
+        expected[[6, 0, 5]] = new[name]
+        np.testing.assert_array_equal(after[name], expected)
+        assert after[name].sharding == x.sharding
+
+
+def test_no_device_gathers_the_whole_table():
+    """The state of all clients would not fit there."""
+    how = make_executor("sharded", spread=True)
+    table = jax.device_put(jnp.zeros((64, 1000)), how.shares())
+    text = jax.jit(how.rows).lower(table, jnp.arange(3)).compile().as_text()
+    assert "all-gather" not in text and "f32[64,1000]" not in text
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        (["--distributed.num_processes=2"], "needs --distributed.coordinator, --distributed.proc"),
+        (["coordinator=here", "num_processes=2", "process_id=0"], "give host:port of the first"),
+        (["coordinator=here:70000", "num_processes=2", "process_id=0"], "give host:port"),
+        (["coordinator=h:1", "num_processes=0", "process_id=0"], "give a number above zero"),
+        (["coordinator=h:1", "num_processes=2", "process_id=2"], "a number from 0 to 1"),
+        (["--execution.shard", "--execution.executor=scan"], "there is one: leave it out"),
+        (
+            ["--execution.shard", "--federation.clients=5"],
+            "5 clients (--federation.clients) cannot",
+        ),
+    ],
+)
+def test_refused(refused, given, said):
+    words = [w if w.startswith("--") else f"--distributed.{w}" for w in given]
+    assert said in refused(*SHARE, *words)
+
+
+def test_distributed_without_others_says_how(refused, monkeypatch):
+    monkeypatch.setattr(
+        jax.distributed, "initialize", lambda *a, **k: (_ for _ in ()).throw(ValueError("no hosts"))
+    )
+    with pytest.raises(UserError, match="did not find the other processes"):
+        processes.join(flags.parse(["--distributed"]).distributed)
+
+
+def test_one_process_executors_are_refused_for_several(monkeypatch):
+    monkeypatch.setattr(processes, "count", lambda: 2)
+    monkeypatch.setattr(jax, "local_devices", lambda process: jax.devices()[process : process + 1])
+    cfg = flags.parse([*SHARE, "--execution.executor=scan"]).configs[0]
+    with pytest.raises(UserError, match="computes in one process"):
+        assemble(cfg)
+
+
+def test_errors_of_the_first_process_reach_the_others(monkeypatch):
+    monkeypatch.setattr(processes, "count", lambda: 2)
+    monkeypatch.setattr(processes, "is_first", lambda: False)
+    for fault, kind in ((True, Fault), (False, UserError)):
+        told = json.dumps({"message": "no space", "fault": fault})
+        monkeypatch.setattr(processes, "texts_of_all", lambda text, told=told: [told, text])
+        with pytest.raises(kind, match="the first process ended: no space"):
+            processes.in_turn(lambda: 1, others=lambda: 2)
+    monkeypatch.setattr(processes, "texts_of_all", lambda text: ["{}", text])
+    assert processes.in_turn(lambda: 1, others=lambda: 2) == 2
+    lost = type("JaxRuntimeError", (RuntimeError,), {})("Gloo AllReduce failed: reset by peer")
+    assert re.match("another process of this run is gone .*start all of them", exits.in_words(lost))
+
+
+def test_names_do_not_depend_on_where_state_is(tmp_path):
+    names = {directory_of(tmp_path, [*SHARE, *w]) for w in ([], ["--execution.shard"])}
+    assert len(names) == 1
+    assert os.sep in str(names.pop())
