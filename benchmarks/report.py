@@ -57,10 +57,12 @@ def page(results: dict[str, dict[str, Any]]) -> str:
     parts += ["## Targets", chart.markdown(verdict.sheet(results)), LIMITS]
     for name in sorted(results, key=lambda n: (n != FIRST, "rows" not in results[n], n)):
         result = results[name]
+        if not (sheets := chart.sheets(result)):
+            continue  # shown elsewhere: docs/scaling.md
         versions = ", ".join(f"{k} {v}" for k, v in result["machine"]["versions"].items())
         parts.append(f"## {name}\n\n```bash\n{result['command']}\n```")
         parts.append(f"{result['date']}; {versions}{_peers(result)}")
-        for sheet in chart.sheets(result):
+        for sheet in sheets:
             title = f"**{sheet.title}**\n\n" if sheet.title else ""
             parts.append(title + chart.markdown(sheet))
         if "rows" in result:
