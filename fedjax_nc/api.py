@@ -191,9 +191,11 @@ def _resolved(
     devices.start(settings["execution"].get("devices", 0), tell=True)
     plugins.load()
     given, spec = _given(method, dataset=dataset, model=model, data=settings["data"])
+    network = model if model is None or isinstance(model, str) else _label(model)
+    made = functools.partial(protocols.resolve, protocol, spec, model=network)
     if isinstance(method, str):
-        named = _with_hyper(protocols.resolve(protocol, spec, spec=method).method, hp or {})
-        cfg = dataclasses.replace(protocols.resolve(protocol, spec, spec=named), method=named)
+        named = _with_hyper(made(spec=method).method, hp or {})
+        cfg = dataclasses.replace(made(spec=named), method=named)
         built = registry.build(cfg.method)
         if not is_named(built):  # a notebook's method may change under its name
             given = given._replace(method=built)
@@ -201,10 +203,10 @@ def _resolved(
     elif hp:
         raise UserError(f"hp={dict(hp)!r} with a Method: give hyperparameters to its factory")
     else:
-        cfg = protocols.resolve(protocol, spec, spec=_first(method.name))
+        cfg = made(spec=_first(method.name))
         label = method.name if is_named(method) else f"{method.name}@{fingerprint(method)}"
         cfg = dataclasses.replace(cfg, method=label)
-    cfg = _configured(cfg, settings, given=given, model=model, rounds=rounds)
+    cfg = _configured(cfg, settings, given=given, rounds=rounds)
     words = {f"{group}.{name}" for group, values in settings.items() for name in values}
     effects.check(words, cfg, backend=jax.default_backend())
     return cfg, given
@@ -251,12 +253,9 @@ def _configured(
     groups: Mapping[str, dict[str, Any]],
     *,
     given: Given,
-    model: Any,
     rounds: int | None,
 ) -> config.RunConfig:
     """Returns the protocol's configuration with everything that was given, checked."""
-    if model is not None:
-        cfg = dataclasses.replace(cfg, model=model if isinstance(model, str) else _label(model))
     if rounds is not None:
         if type(rounds) is not int:
             raise UserError(f"rounds is int, {rounds!r} was given")

@@ -75,7 +75,7 @@ def test_evaluate_equals_numpy(x64, tiny, executor):
     for k in range(6):
         expected = by_hand(t, weights, index[k, : max(size[k], 1)])
         expected = expected if size[k] else jax.tree.map(np.zeros_like, expected)
-        close(tree.take(scores["clients"], k), expected)
+        close(tree.take(scores["clients"], k), evaluate.Score(*expected[:3]))  # none by class
 
 
 def job_of(norm, lanes):
@@ -107,7 +107,10 @@ def test_scores_do_not_depend_on_the_lanes(x64):
 
 
 def close(score, expected):
+    assert jax.tree.structure(score) == jax.tree.structure(expected)
     for name, value in expected._asdict().items():
+        if value is None:
+            continue
         np.testing.assert_allclose(getattr(score, name), value, rtol=1e-10, err_msg=name)
 
 
@@ -245,6 +248,7 @@ def test_personalise_without_training_is_evaluation(x64, tiny, executor):
     score = personal_scores(t, executor, (phase,), batch_size=3)
     how = executors.make_executor(executor)
     tested = scores_of(t, how, t.state().weights, batch_size=3)["clients"]
+    score = evaluate.Score(*score[:3])  # evaluation tells nothing by class of clients' own tests
     same(jax.tree.map(lambda x: x[0], score), tested)
 
 

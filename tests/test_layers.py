@@ -44,7 +44,10 @@ MAY_IMPORT = {
     "analysis": {"train", "losses", "linalg", "tree", "types"},
     "figures": set(),
     "metrics": set(),
-    "protocols": {"config", "errors", "methods.catalogue", "data.catalogue", "data.spec"},
+    "protocols": {
+        *("config", "errors", "methods.catalogue", "data.catalogue", "data.spec"),
+        "models.catalogue",
+    },
     "effects": {"config", "errors", "data.catalogue", "models.catalogue"},
     "host": {
         *("config", "errors", "types", "tree", "flops", "models", "data", "methods", "train"),

@@ -121,6 +121,24 @@ def test_settings_of_a_regime(pair, names, values):
     assert tuple(made[name] for name in names) == values
 
 
+@pytest.mark.parametrize(
+    "dataset, model, mapping",
+    [
+        ("cifar10", "resnet18", (256, 128)),
+        ("cifar100", "shufflenet", (256, 128)),
+        ("cifar100", "cnn", ()),  # ends with them
+    ],
+)
+def test_mapping_layers_belong_to_the_network_that_is_asked_for(dataset, model, mapping):
+    argv = ["--protocol=feddw", f"--dataset={dataset}", f"--model={model}"]
+    assert flags.parse(argv).configs[0].federation.mapping == mapping
+    prepared = protocols.resolve("feddw", dataset, "fedavg", model=model)
+    assert (prepared.model, prepared.federation.mapping) == (model, mapping)
+    without = [*argv, "--federation.mapping"]
+    if mapping:
+        assert flags.parse(without).configs[0].federation.mapping == ()
+
+
 def test_every_regime_has_a_name_that_resolves():
     for name in ALL:
         made = {d: protocols.resolve(name, d, "fedavg") for d in DATASETS}

@@ -1,7 +1,7 @@
 """The flags of a run: parsed in two stages and without jax, so that a typo answers at once.
 
-The first stage reads plugins, protocol, dataset and method; they decide the defaults of everything
-else and which `--hp.` flags exist. The second is tyro on the resulting configuration.
+The first stage reads plugins, protocol, dataset, model and method; they decide the defaults of
+everything else and which `--hp.` flags exist. The second is tyro on the resulting configuration.
 """
 
 import dataclasses
@@ -87,12 +87,13 @@ def parse(argv: list[str], prog: str = "run", *, beside: bool = False) -> Comman
         name: [getattr(default, name), *values_of(argv, f"--{name}")][-1]  # the last one counts
         for name in ("method", "dataset", "protocol")
     }
-    base = protocols.resolve(first["protocol"], first["dataset"], spec=first["method"])
+    model = [None, *values_of(argv, "--model")][-1]
+    base = protocols.resolve(first["protocol"], first["dataset"], spec=first["method"], model=model)
     hyper = catalogue.hyper_of(base.method)
     _check_hyper(argv, base.method, hyper=hyper)
     words = _paper_seeds(_list_all(_spelled_out(argv)), base.protocol)
     flags, spec = _read(words, base, hyper=hyper, prog=prog)
-    again = protocols.resolve(base.protocol, base.dataset, spec=spec)
+    again = protocols.resolve(base.protocol, base.dataset, spec=spec, model=model)
     if dataclasses.replace(again, method=base.method) != base:  # by a hyperparameter
         base = dataclasses.replace(again, method=base.method)
         flags, spec = _read(words, base, hyper=hyper, prog=prog)

@@ -12,6 +12,7 @@ from fedjax_nc.data.catalogue import find
 from fedjax_nc.data.spec import DatasetSpec
 from fedjax_nc.errors import UserError, unknown
 from fedjax_nc.methods import catalogue
+from fedjax_nc.models.catalogue import MODELS
 from fedjax_nc.protocols import fedalign, fedblade, feddr_plus, feddw, fedetf, quick
 from fedjax_nc.protocols.base import Protocol
 
@@ -28,7 +29,9 @@ PROTOCOLS: dict[str, Protocol] = {
 _WITHOUT_FINETUNING = {"local": {}, "centralised": {}, "fedproto": {"average": False}}
 
 
-def resolve(protocol: str, dataset: str | DatasetSpec, spec: str) -> RunConfig:
+def resolve(
+    protocol: str, dataset: str | DatasetSpec, spec: str, *, model: str | None = None
+) -> RunConfig:
     """Returns the configuration a protocol gives to a dataset and a method.
 
     Examples of an official release are numbered as there, whatever the protocol.
@@ -38,6 +41,7 @@ def resolve(protocol: str, dataset: str | DatasetSpec, spec: str) -> RunConfig:
         in the configuration.
       dataset: its name, or the record of one that only its owner knows.
       spec: the method's specification.
+      model: the network in place of the protocol's.
     """
     name, regime = split(protocol)
     first = catalogue.parse(spec)[0]
@@ -45,12 +49,17 @@ def resolve(protocol: str, dataset: str | DatasetSpec, spec: str) -> RunConfig:
     config, hyper = PROTOCOLS[name].make(record, first, regime)
     method = catalogue.completed(spec, hyper)
     finetune = config.evaluation.finetune and _has_finetuning(method)
+    network = config.model if model is None else model
+    ends_with_mapping = network in MODELS and MODELS[network].mapped
+    mapping = () if ends_with_mapping else PROTOCOLS[name].mapping
     config = replace(
         config,
         data=replace(config.data, order="official") if record.release else config.data,
         method=method,
         dataset=record.name,
+        model=network,
         protocol=full_name(name, regime),
+        federation=replace(config.federation, mapping=mapping),
         evaluation=replace(config.evaluation, finetune=finetune),
     )
     if not config.is_centralised:

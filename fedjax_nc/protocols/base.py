@@ -21,6 +21,7 @@ class Protocol(NamedTuple):
     make: Callable[[DatasetSpec, Piece, str], Settings]  # of dataset, method and regime
     datasets: tuple[str, ...]  # those of the paper
     regimes: Mapping[str, str] = {}  # what each is; the first is the default
+    mapping: tuple[int, ...] = ()  # dense layers behind networks that do not end with such
     varied: Mapping[str, str] = {}  # where, and further values -> flags of the paper's other runs
     seeds: tuple[int, ...] = ()  # of the paper, if it names them
     repeats: str = "how often runs were repeated is not stated"

@@ -12,8 +12,8 @@ PERSONAL = ("fedala", "fedper", "fedproto", "fedrep", "local")
 def feddw(dataset: DatasetSpec, method: Piece, regime: str) -> Settings:
     """FedDW, section V: 10 clients, 50 rounds of 5 epochs, Adam 0.001.
 
-    From the code: dense layers to 256 and 128 between ResNet-18, ShuffleNet or MobileNet and the
-    class vectors; `cnn` and `bilstm` end with them.
+    From the code: dense layers to 256 and 128 between ResNet-18, ShuffleNet or MobileNet, here any
+    network, and the class vectors; `cnn` and `bilstm` end with them.
 
     Deviations: the test set is not augmented, the released code sends it through the training crop
     and flip; CIFAR-100 is not rotated by up to 15 degrees as there, and has CIFAR-10's mean and
@@ -24,9 +24,8 @@ def feddw(dataset: DatasetSpec, method: Piece, regime: str) -> Settings:
     stated; here it is the last.
     """
     hard = regime == "pathological"
-    model = network(dataset, "cnn", cifar100="resnet18")
     config = RunConfig(
-        model=model,
+        model=network(dataset, "cnn", cifar100="resnet18"),
         rounds=10 if dataset.is_text else 50,
         data=Data(
             alpha=0.1 if hard else 0.5,
@@ -41,9 +40,7 @@ def feddw(dataset: DatasetSpec, method: Piece, regime: str) -> Settings:
             optimizer="adam",
             lr=0.001,
         ),
-        federation=Federation(
-            10, 5 if hard else 10, mapping=(256, 128) if model == "resnet18" else ()
-        ),
+        federation=Federation(10, 5 if hard else 10),
         evaluation=Evaluation(personal_global=method.entry.name in PERSONAL),
     )
     weight = {"mu": 10.0 if dataset.name == "cifar100" else 0.1}  # section V-B
@@ -67,6 +64,7 @@ PROTOCOL = Protocol(
         "practical": "Dir(0.5), all clients taking part (tables I, II)",
         "pathological": "Dir(0.1), half of the clients taking part (tables I, III, IV)",
     },
+    mapping=(256, 128),
     varied={
         "table II, clients; 100": (
             "--protocol=feddw --dataset=cifar10 --federation.clients=50 "

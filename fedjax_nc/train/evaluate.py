@@ -19,16 +19,20 @@ BINS = 15  # of equal width, by the confidence of an answer (Guo et al. 2017)
 
 
 class Score(NamedTuple):
-    """Sums over the examples of each row; some have a last axis of classes or of `BINS`."""
+    """Sums over the examples of each row; some have a last axis of classes or of `BINS`.
+
+    Those are None in the tests of the global model on clients' own examples, of which no metric by
+    class is told: they are a quarter of a kilobyte for each client.
+    """
 
     correct: jax.Array
     loss: jax.Array
     count: jax.Array
-    class_correct: jax.Array  # by class
-    class_count: jax.Array
-    class_answers: jax.Array  # how often it is predicted
-    bin_confidence: jax.Array  # of the predicted class
-    bin_correct: jax.Array
+    class_correct: jax.Array | None = None  # by class
+    class_count: jax.Array | None = None
+    class_answers: jax.Array | None = None  # how often it is predicted
+    bin_confidence: jax.Array | None = None  # of the predicted class
+    bin_correct: jax.Array | None = None
 
 
 def score_row(
@@ -40,6 +44,7 @@ def score_row(
     row: Table,
     predict: Callable[[Outputs], jax.Array] = lambda out: out.logits,
     before: Score | None = None,
+    by_class: bool = True,
 ) -> Score:
     """Scores one model on one row of examples; `before` is the score of earlier ones."""
 
@@ -48,16 +53,16 @@ def score_row(
         answer = jnp.argmax(logits, -1)
         right = (answer == batch.y) & batch.mask
         loss = jnp.where(batch.mask, losses.cross_entropy(logits, batch.y), 0.0)
+        plain = Score(_number(right), jnp.sum(loss), count=_number(batch.mask))
+        if not by_class:
+            return plain
         confidence = jnp.where(batch.mask, jnp.max(jax.nn.softmax(logits), -1), 0.0)
         # the m-th bin is from above (m - 1) / BINS to m / BINS; of NaN no bin is spared
         bins = jnp.ceil(confidence * BINS)[:, None] == jnp.arange(1, BINS + 1)
         classes = jnp.arange(logits.shape[-1])
         true = (batch.y[:, None] == classes) & batch.mask[:, None]
         answers = (answer[:, None] == classes) & batch.mask[:, None]
-        return Score(
-            _number(right),
-            jnp.sum(loss),
-            count=_number(batch.mask),
+        return plain._replace(
             class_correct=_number(true & right[:, None]),
             class_count=_number(true),
             class_answers=_number(answers),
@@ -83,7 +88,13 @@ def make_evaluate(
     def score(broadcast: tuple[Weights, Pool], own: tuple[Table, Score]) -> tuple[Score, dict]:
         (weights, pool), (table, before) = broadcast, own
         new = score_row(
-            task.trainer, batch_size, weights=weights, pool=pool, row=table, before=before
+            task.trainer,
+            batch_size,
+            weights=weights,
+            pool=pool,
+            row=table,
+            before=before,
+            by_class=before.class_count is not None,
         )
         return new, {}
 
@@ -106,7 +117,8 @@ def make_evaluate(
         for data, clients, official in pieces:
             classes = data.class_counts.shape[-1]
             scores = scores or {
-                name: _nothing((seeds.count, n), classes) for name, n in count.items()
+                name: _nothing((seeds.count, n), classes, by_class=name == "global")
+                for name, n in count.items()
             }
             # what waits to be computed holds on to its examples
             scores = jax.block_until_ready(scores)
@@ -161,13 +173,13 @@ def _number(which: jax.Array) -> jax.Array:
     return jnp.sum(which, 0, dtype=jnp.int32)
 
 
-def _nothing(rows: tuple[int, ...], classes: int) -> Score:
+def _nothing(rows: tuple[int, ...], classes: int, *, by_class: bool) -> Score:
     """Returns the score of rows before their first example."""
     real, number = jnp.result_type(float), jnp.int32
-    return Score(
-        jnp.zeros(rows, number),
-        jnp.zeros(rows, real),
-        count=jnp.zeros(rows, number),
+    plain = Score(jnp.zeros(rows, number), jnp.zeros(rows, real), count=jnp.zeros(rows, number))
+    if not by_class:
+        return plain
+    return plain._replace(
         class_correct=jnp.zeros((*rows, classes), number),
         class_count=jnp.zeros((*rows, classes), number),
         class_answers=jnp.zeros((*rows, classes), number),
