@@ -5,6 +5,9 @@ PYTHON ?= python3
 READY := $(VENV)/.fedjax_nc-ready
 METHOD ?= fedetf
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+# Tests start many processes. Where Python may not keep its bytecode, as in some containers, each of
+# them compiles all of jax from source: five seconds instead of two.
+unexport PYTHONDONTWRITEBYTECODE
 # every layer of the package, in a minute on two cores
 FAST := layers losses datasets partition augment executors run bad_input
 
