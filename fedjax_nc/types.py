@@ -89,6 +89,7 @@ class ClientInfo(NamedTuple):
     lr: Float[Array, ""]
     momentum: float
     relative_size: Float[Array, ""] | float = 1.0  # its size beside the mean over all clients
+    nesterov: bool = False  # whether momentum is Nesterov's
 
 
 class Table(NamedTuple):

@@ -201,7 +201,8 @@ def test_effective_steps(x64):
     # K equal gradients: momentum moves by sum_i sum_{j<=i} m^j
     for steps, m in ((1, 0.9), (7, 0.9), (4, 0.0), (3, 0.5)):
         expected = sum(sum(m**j for j in range(i + 1)) for i in range(steps))
-        close(averaging.effective_steps(steps, m), expected, 1e-12)
+        info = ClientInfo(0, {}, steps, 0.1, momentum=m)
+        close(averaging.effective_steps(info), expected, 1e-12)
 
 
 def test_moving_prototypes_stay_unit(x64):

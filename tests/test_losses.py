@@ -7,11 +7,13 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from fedjax_nc import linalg, losses, tree
 from fedjax_nc.methods import gradient, terms
-from fedjax_nc.types import Weights
+from fedjax_nc.methods.averaging import effective_steps
+from fedjax_nc.types import ClientInfo, Weights
 
 
 def golden(name):
@@ -53,29 +55,31 @@ def test_scaffold_control_variate(adaptive):
     def flat(name):
         return jnp.concatenate([g[f"{name}_W"].ravel(), g[f"{name}_b"]])
 
+    info = ClientInfo(0, {}, g["K"], g["lr"], float(g["momentum"]) if adaptive else 0.0)
     new = gradient.control_variate(
         g["ci"],
         g["c"],
         flat("global"),
         flat("local"),
-        g["K"],
-        g["lr"],
-        float(g["momentum"]) if adaptive else 0.0,
+        distance=effective_steps(info) * g["lr"],
     )
     close(new, g[f"ci_plus_adaptive{adaptive}"])
     close(tree.sub(new, g["ci"]), g[f"delta_adaptive{adaptive}"])
 
 
-def test_control_variate_is_the_mean_gradient():
+@pytest.mark.parametrize("steps, nesterov", [(7, False), (7, True), (1, True)])
+def test_control_variate_is_the_mean_gradient(steps, nesterov):
     """With c = c_k = 0 and a constant gradient, SGD with momentum returns that gradient."""
     slope, lr, momentum = jnp.array([1.0, -2.0]), 0.1, 0.9
-    x, velocity = jnp.zeros(2), jnp.zeros(2)
-    for _ in range(7):
-        velocity = momentum * velocity + slope
-        x = x - lr * velocity
-    zero = jnp.zeros(2)
-    new = gradient.control_variate(zero, zero, zero, x, jnp.asarray(7), lr, momentum)
-    close(new, slope)
+    zero = x = jnp.zeros(2)
+    tx = optax.sgd(lr, momentum, nesterov)
+    state = tx.init(x)
+    for _ in range(steps):
+        step, state = tx.update(slope, state)
+        x = x + step
+    info = ClientInfo(0, {}, jnp.asarray(steps), lr, momentum, nesterov=nesterov)
+    distance = effective_steps(info) * lr
+    close(gradient.control_variate(zero, zero, zero, x, distance=distance), slope)
 
 
 def test_dot_regression_golden():

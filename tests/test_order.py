@@ -10,11 +10,13 @@ import pytest
 import yaml
 
 from fedjax_nc import config, protocols
+from fedjax_nc.cli import flags
 from fedjax_nc.config import Data
 from fedjax_nc.data import datasets, federated, official, partition, partition_file, prepare
 from fedjax_nc.data.catalogue import DATASETS, release_of
 from fedjax_nc.errors import UserError
 from fedjax_nc.host import session
+from fedjax_nc.host.assemble import assemble
 from fedjax_nc.io import rundir
 
 CLIENTS = 10
@@ -178,11 +180,18 @@ def test_foreign_partition_must_say_its_order(refused, cifar, tmp_path):
     path = write_json(tmp_path, by_class(raw(cifar / "raw", BATCHES)[1]))
     argv = ["--dataset=cifar10", f"--data.dir={cifar / 'ours'}", "--model=mlp"]
     argv += ["--federation.clients=10", f"--data.partition_file={path}"]
+    datasets.load("cifar10", str(cifar / "ours"), order="official")  # decoding tells how far it is
     said = refused(*argv)
     assert said.startswith(f"{path} does not say which order its indices mean: pass --data.parti")
     said = refused(*argv, "--data.partition_order=stored")
     assert said.startswith("--data.partition_order=stored: the run numbers its examples in offic")
     assert "pass --data.order=stored too" in said
+    stored = flags.parse([*argv, "--data.order=stored"]).configs[0]
+    with pytest.raises(UserError, match="does not say which order its indices mean"):
+        assemble(stored)  # a list of torchvision's would become IID
+    assemble(
+        dataclasses.replace(stored, data=dataclasses.replace(stored.data, partition_order="stored"))
+    )
 
 
 def test_data_with_one_order_need_not_say_it():

@@ -44,6 +44,7 @@ EQUAL = [
     ("feddw(bias=True)", "fedavg | dw"),
     ("feddistill(gamma=0.0)", "fedavg"),
     ("feddistill(gamma=0.0, rule='paper') | dw", "fedavg | dw"),
+    ("feddistill(gamma=0.0, rule='fedgen') | dw", "fedavg | dw"),  # its logits are no soft labels
     ("feddecorr(beta=0.0)", "fedavg"),
     ("mixup(gamma=0.0)", "fedavg"),
     ("stochdepth(last=1.0)", "fedalign(mu=0.0, clip=0.0)"),

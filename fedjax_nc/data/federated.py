@@ -36,6 +36,7 @@ def split_clients(
     train_y: np.ndarray,
     test_y: np.ndarray,
     partitioner: Callable[..., Any] | None = None,
+    shuffled: bool = False,
 ) -> Split:
     """Deals the examples to clients, as the configuration or an own partitioner says.
 
@@ -47,6 +48,7 @@ def split_clients(
       test_y: labels of the official test examples.
       partitioner: takes (labels, clients, seed), or fewer of them, and returns a list of indices
         for each client.
+      shuffled: whether the dataset is stored in another order than its official one.
     """
     tests, pool, labels = None, "test", partition_file.fingerprint(train_y)
     if partitioner is not None:
@@ -54,7 +56,12 @@ def split_clients(
     elif cfg.partition_file:
         parts, tests, meta = partition_file.load(cfg.partition_file, len(train_y))
         partition_file.check(
-            cfg.partition_file, meta, labels=labels, order=cfg.order, told=cfg.partition_order
+            cfg.partition_file,
+            meta,
+            labels=labels,
+            order=cfg.order,
+            told=cfg.partition_order,
+            shuffled=shuffled,
         )
         pool = meta.get("pool", pool)
         known = len(train_y) if pool == "train" else len(test_y)

@@ -136,7 +136,13 @@ def fingerprint(labels: np.ndarray) -> str:
 
 
 def check(
-    path: str | Path, meta: dict, *, labels: str, order: Order, told: Order | None = None
+    path: str | Path,
+    meta: dict,
+    *,
+    labels: str,
+    order: Order,
+    told: Order | None = None,
+    shuffled: bool = False,
 ) -> None:
     """Refuses a partition that was made for other examples, or for another order of them.
 
@@ -146,6 +152,7 @@ def check(
       labels: the fingerprint of the training labels that its indices are used on.
       order: which order these are in.
       told: the order that the person who gives the file says its indices mean.
+      shuffled: whether the examples also have another order, so that it must be told.
     """
     if told and told != order:
         raise UserError(
@@ -159,7 +166,7 @@ def check(
                 f"{path} was made for other training labels ({made}) than the run's ({order} "
                 "order): give the --dataset, --data.order and --data.limit it was made with"
             )
-    elif order == "official" and not told:
+    elif shuffled and not told:
         raise UserError(
             f"{path} does not say which order its indices mean: pass --data.partition_order="
             "official (torchvision, Flower, PFLlib), or stored (TFDS, older runs of this command)"

@@ -108,7 +108,7 @@ def assemble(*configs: RunConfig, given: Given = NOTHING, strict: bool = False) 
         )
     whole = streamed or len(kept) == len(arrays.train_y)
     arrays = arrays._replace(train_x=arrays.train_x if whole else arrays.train_x[kept], train_y=y)
-    splits = _splits(configs, given, arrays=arrays)
+    splits = _splits(configs, given, arrays=arrays, shuffled=spec.release is not None)
     distinct = {id(split): split for split in splits}
     warnings = dict.fromkeys(
         warning
@@ -243,7 +243,7 @@ def only(job: Job, chosen: Sequence[int]) -> Job:
 
 
 def _splits(
-    configs: Sequence[RunConfig], given: Given, *, arrays: Arrays
+    configs: Sequence[RunConfig], given: Given, *, arrays: Arrays, shuffled: bool
 ) -> tuple[federated.Split, ...]:
     """Deals the examples, once for each different seed of the partition."""
     cfg = configs[0]
@@ -258,6 +258,7 @@ def _splits(
             train_y=arrays.train_y,
             test_y=arrays.test_y,
             partitioner=given.partition,
+            shuffled=shuffled,
         )
         for seed in dict.fromkeys(c.partition_seed for c in configs)
     }

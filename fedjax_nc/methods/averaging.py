@@ -191,16 +191,16 @@ def fednova() -> Method:
     Changes:  w + tau sum_k p_k D_k / tau_k with tau = sum_k p_k tau_k; tau_k are the client's
               steps, with momentum its effective ones.
     Defaults: none; with as many steps everywhere it is FedAvg.
-    Differs:  BatchNorm statistics, which no step makes, are plainly averaged.
+    Differs:  BatchNorm statistics, which no step makes, are plainly averaged. Effective steps are
+              of momentum that starts anew: those of a kept optimiser are not counted.
     Uploads:  the model and one number.
     """
 
     def update(update: Weights, info: ClientInfo) -> Weights:
-        steps = effective_steps(info.num_steps, info.momentum)
-        return Weights(tree.scale(1.0 / steps, update.params), update.stats)
+        return Weights(tree.scale(1.0 / effective_steps(info), update.params), update.stats)
 
     def collect(f: Finished) -> jax.Array:
-        return f.weight * effective_steps(f.info.num_steps, f.info.momentum)
+        return f.weight * effective_steps(f.info)
 
     def server(arrived: Arrived, shared: Mapping[str, Any]) -> Weights:
         del shared
@@ -210,10 +210,13 @@ def fednova() -> Method:
     return fedavg()._replace(parts=(Part("steps", collect=collect),), server=server, update=update)
 
 
-def effective_steps(steps, momentum) -> jax.Array:
+def effective_steps(info: ClientInfo) -> jax.Array:
     """Computes how far K equal gradients go with momentum m, counted in gradients.
 
-    K' = (K - m (1 - m^K) / (1 - m)) / (1 - m).
+    K' = (K - m (1 - m^K) / (1 - m)) / (1 - m), from a buffer that starts empty. A step of
+    Nesterov's momentum goes as far as the step after it would without: K'(K + 1) - K'(1).
     """
-    effective = (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
-    return jnp.maximum(effective, 1.0)
+    m = info.momentum
+    steps = info.num_steps + 1 if info.nesterov else info.num_steps
+    effective = (steps - m * (1 - m**steps) / (1 - m)) / (1 - m)
+    return jnp.maximum(effective - 1.0 if info.nesterov else effective, 1.0)

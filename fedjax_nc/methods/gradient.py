@@ -40,7 +40,8 @@ def scaffold(*, server_lr: float = 1.0, adaptive: bool = True) -> Method:
     Changes:  each gradient g becomes g - c_k + c; c_k is refreshed from the local update.
     Defaults: server step 1; divisor adapted to momentum, as FedNTD's and FedDr+'s code.
     Differs:  the paper divides by K lr, which holds for plain SGD only: with momentum 0.9 it is
-              ten times too small, so the divisor counts momentum's effective steps instead.
+              ten times too small, so the divisor counts momentum's effective steps instead, as if
+              it started anew in each round: those of a kept optimiser are not counted.
     Uploads:  the model and a control variate of its size.
 
     Args:
@@ -71,15 +72,16 @@ def control_variates(adaptive: bool) -> Part:
     def zeros(setup: Setup):
         return tree.zeros_like(setup.weights.params)
 
+    def plain(info: ClientInfo) -> ClientInfo:
+        return info._replace(momentum=0.0, nesterov=False)
+
     def new(f: Finished):
         return control_variate(
             f.client["control"],
             f.shared["control"],
             received=f.received.params,
             local=f.weights.params,
-            steps=f.info.num_steps,
-            lr=f.info.lr,
-            momentum=f.info.momentum if adaptive else 0.0,
+            distance=effective_steps(f.info if adaptive else plain(f.info)) * f.info.lr,
         )
 
     def collect(f: Finished):
@@ -91,9 +93,12 @@ def control_variates(adaptive: bool) -> Part:
     return Part("control", zeros, init_client=zeros, keep=new, collect=collect, reduce=reduce)
 
 
-def control_variate(ci, c, received, local, steps, lr, momentum):
-    """Computes a client's new control variate (SCAFFOLD, option II) with effective steps."""
-    scale = 1.0 / (effective_steps(steps, momentum) * lr)
+def control_variate(ci, c, received, local, distance):
+    """Computes a client's new control variate (SCAFFOLD, option II).
+
+    `distance` is how far the round goes along a unit gradient: K lr, with effective steps K.
+    """
+    scale = 1.0 / distance
     return jax.tree.map(lambda i, g, x, y: i - g + scale * (x - y), ci, c, received, local)
 
 
@@ -248,7 +253,8 @@ def per_fedavg(
               makes both steps, so the inner gradient stays in the buffer of the outer step. Of L
               batches and E epochs it makes floor(L / E) + 1 pairs in each epoch, and begins again
               where batches run out: in the same order here, in another one there. Pairs are SGD
-              with the run's momentum, whatever its optimiser, without weight decay or clipping;
+              with the run's momentum, whatever its optimiser, without weight decay or clipping,
+              and nothing of it is kept;
               under --local.steps a last batch without a partner is left out.
     Uploads:  the model.
 

@@ -43,6 +43,7 @@ def apfl(*, alpha: float = 0.5, adaptive: bool = False) -> Method:
               there, v sees w after its step (the paper: before), and alpha moves once a round, at
               its first step, down <v - w, grad CE> + 0.02 alpha, in which 0.02 is not the paper's.
               PFLlib trains v by itself, moves alpha in each step and mixes at the end of a round.
+              Momentum starts anew in each round, also where the run keeps optimisers.
     Uploads:  the model.
 
     Args:

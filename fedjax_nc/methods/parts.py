@@ -127,7 +127,7 @@ def soft_labels(rule: str) -> Part:
         return per_class(lambda out: jax.nn.softmax(out.logits), augment=rule == "code")(f)
 
     return Part(
-        "soft_labels",
+        "mean_logits" if rule == "fedgen" else "soft_labels",
         start,
         collect=collect,
         reduce=reduce,

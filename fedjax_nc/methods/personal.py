@@ -140,7 +140,7 @@ def ditto(
               by a step of its own beside the momentum, and the personal models are averaged, so
               that every client begins a round with the global one; it pulls BatchNorm's statistics
               too, here only parameters, and steps are SGD with the run's momentum, without weight
-              decay or clipping, whatever the run's optimiser.
+              decay or clipping, whatever the run's optimiser, which is not kept either.
     Uploads:  the model.
 
     Args:

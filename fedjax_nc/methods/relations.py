@@ -165,13 +165,12 @@ def feddistill(
       form: the divergence, or what FedDW's code computes.
     """
     not_negative("feddistill", gamma=gamma)
+    known = parts.soft_labels(rule)
 
     def divergence(c: Context) -> jax.Array:
-        soft = c.shared["soft_labels"]
+        soft = c.shared[known.name]
         matrix = jax.nn.softmax(soft.matrix) if rule == "fedgen" else soft.matrix
         values = losses.soft_label_kl(c.out.logits, matrix[c.batch.y], form=form)
         return losses.masked_mean(values, c.batch.mask & soft.seen[c.batch.y])
 
-    return add(
-        fedavg(), Term("soft_labels", divergence, weight=gamma), parts=(parts.soft_labels(rule),)
-    )
+    return add(fedavg(), Term("soft_labels", divergence, weight=gamma), parts=(known,))

@@ -204,9 +204,10 @@ def load(
     """
     cfg = rundir.read(directory)
     where = cfg.data.dir if data_dir is None else data_dir
+    told = cfg.data.order if cfg.data.partition_file else None  # so the run has read its indices
     cfg = dataclasses.replace(
         cfg,
-        data=dataclasses.replace(cfg.data, dir=where),
+        data=dataclasses.replace(cfg.data, dir=where, partition_order=told),
         execution=dataclasses.replace(cfg.execution, executor="auto", devices=0, shard=False),
     )
     job = assemble(cfg, given=given)

@@ -93,6 +93,7 @@ def make_view(task: Task, broadcast: Broadcast, row: Row) -> View:
         lr=broadcast.hyper.lr,
         momentum=momentum,
         relative_size=row.relative_size,
+        nesterov=momentum > 0 and settings.nesterov,
     )
     start = task.method.start(_with_personal(broadcast.weights, row.state), row.state)
     return View(
