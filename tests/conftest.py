@@ -115,6 +115,7 @@ def refused(capfd, tmp_path):
     def run(*argv):
         out = tmp_path / "out"
         before = out.exists()
+        capfd.readouterr()  # of what came before
         assert main.train([*argv, f"--out={out}"]) == 2
         printed = capfd.readouterr()
         lines = printed.err.splitlines()
