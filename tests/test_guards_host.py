@@ -1,0 +1,91 @@
+"""Small mistakes in the loop, in what follows it and in what clients are told would be noticed."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedjax_nc as fnc
+from fedjax_nc.data import stream
+from fedjax_nc.metrics import measure
+from fedjax_nc.testing.compare import same
+from fedjax_nc.train import executors
+from fedjax_nc.train.client import make_rows
+from fedjax_nc.train.evaluate import make_calibrate, make_evaluate
+from fedjax_nc.train.seeds import lead, take
+
+FEW = {
+    "dataset": "digits",
+    "model": "mlp",
+    "data": {"limit": 200},
+    "federation": {"clients": 3, "participants": 3},
+    "evaluation": {"last": 1, "personal": False},
+}
+CCVR = "fedexp | ccvr(samples=50, epochs=5)"
+
+
+@pytest.fixture(scope="module")
+def extrapolated():
+    """FedExP with calibration after one round and after two, each from the start."""
+    return [fnc.run(CCVR, rounds=rounds, **FEW).outcomes[0] for rounds in (1, 2)]
+
+
+def mean_of(outcomes):
+    """FedExP tests the mean of the last two global models."""
+    first, second = (outcome.state.weights for outcome in outcomes)
+    return jax.tree.map(lambda x, y: 0.5 * (x + y), first, second)
+
+
+def scores_of(job, weights):
+    size = job.config.evaluation.batch_size
+    test = make_evaluate(job.task, job.executor, batch_size=size, seeds=job.seeds)
+    return take(test(weights, job.feed.tests())["global"], 0)
+
+
+def test_a_run_tests_the_model_that_its_method_tests(extrapolated):
+    job, row = extrapolated[1].job, extrapolated[1].rows[-1]
+    found = measure("global", scores_of(job, lead(mean_of(extrapolated))))
+    assert found["global_loss"] == pytest.approx(row["global_loss"], rel=1e-5)
+    plain = measure("global", scores_of(job, lead(extrapolated[1].state.weights)))
+    assert abs(plain["global_loss"] - row["global_loss"]) > 1e-3
+
+
+def test_calibration_starts_from_the_model_that_is_tested(extrapolated):
+    outcome = extrapolated[1]
+    job, size = outcome.job, outcome.config.evaluation.batch_size
+    calibrate = make_calibrate(job.task, job.executor, batch_size=size, seeds=job.seeds)
+    key = lead(outcome.state.key)
+    errors = [
+        measure("calibrated", scores_of(job, calibrate(lead(weights), key, job.feed)))
+        for weights in (mean_of(extrapolated), outcome.state.weights)
+    ]
+    right, wrong = (found["calibrated_calibration_error"] for found in errors)
+    assert outcome.summary["calibrated_calibration_error"] == pytest.approx(right, rel=1e-4)
+    assert abs(right - wrong) > 1e-4
+
+
+def test_calibration_sums_over_all_groups_of_clients(x64, tiny):
+    t = tiny("fedavg | ccvr(samples=20, epochs=2)")
+    calibrate = make_calibrate(t.task, executors.make_executor("scan"), batch_size=4)
+    state, feed = lead(t.state()), stream.on_device(t.data)
+    whole, parts = (
+        calibrate(state.weights, state.key, feed._replace(at_once=size)) for size in (6, 3)
+    )
+    same(parts, whole, rtol=1e-9, atol=1e-12)
+
+
+def test_a_clients_size_is_told_beside_the_mean_over_everybody(tiny):
+    t = tiny("feddyn(relative=True)")
+    ids = jnp.array([3, 0])
+    rows = make_rows(t.task, jax.random.key(0), ids=ids, data=t.data, client_state={})
+    sizes = np.maximum(np.asarray(t.data.class_counts).sum(-1), 1.0)
+    np.testing.assert_allclose(rows.relative_size, sizes[[3, 0]] / sizes.mean(), rtol=1e-6)
+
+
+def test_every_round_of_a_dispatch_has_its_own_learning_rate():
+    """Rounds that nothing interrupts are dispatched together."""
+    evaluation = FEW["evaluation"] | {"every": 40}
+    local = {"schedule": "exponential", "decay": 0.9, "lr": 0.1}
+    result = fnc.run("fedavg", rounds=40, **FEW | {"evaluation": evaluation, "local": local})
+    rates = [row["lr"] for row in result.rows[0]]
+    np.testing.assert_allclose(rates, 0.1 * 0.9 ** np.arange(40), rtol=1e-6)
