@@ -1,6 +1,6 @@
 """Small mistakes in training and methods, each tried on the tests that ought to notice it.
 
-    python tests/mutations.py              # all of them, an hour or two on two cores
+    python tests/mutations.py              # all of them, about an hour on two cores
     python tests/mutations.py 3 17         # these
     python tests/mutations.py --list
 
@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,14 +51,17 @@ def noticed(mistake: Mistake, tests: tuple[str, ...]) -> str:
         if text.count(mistake.was) != 1:
             raise SystemExit(f"{mistake.file} has {text.count(mistake.was)} times {mistake.was!r}")
         file.write_text(text.replace(mistake.was, mistake.becomes))
-        files = [f"tests/test_{name}.py" for name in tests]
-        command = [sys.executable, "-m", "pytest", "-n2", "--dist=worksteal", "-x", *files]
         env = os.environ | {"PYTHONPATH": str(copy)}
-        done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True)
-    if done.returncode not in (0, 1, 2):
-        raise SystemExit(done.stdout + done.stderr)
-    found = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return found[0].split(" - ")[0] if found else "" if done.returncode == 0 else done.stdout[-300:]
+        for name in tests:  # the likeliest first
+            command = [sys.executable, "-m", "pytest", "-x", f"tests/test_{name}.py"]
+            done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True)
+            if done.returncode not in (0, 1, 2):
+                raise SystemExit(done.stdout + done.stderr)
+            lines = done.stdout.splitlines()
+            found = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+            if found or done.returncode:
+                return found[0].split(" - ")[0] if found else done.stdout[-300:]
+    return ""
 
 
 def main() -> None:
@@ -72,17 +75,23 @@ def main() -> None:
     args = parser.parse_args()
     found, mistakes = 0, read()
     numbers = args.numbers or range(1, len(mistakes) + 1)
-    for number in numbers:
+
+    def told(number: int) -> str:
         mistake = mistakes[number - 1]
-        print(f"{number:2} {mistake.file}: {mistake.was!r} -> {mistake.becomes!r}", flush=True)
-        if args.list:
-            continue
-        start = time.perf_counter()
-        test = noticed(mistake, tuple(args.tests) or mistake.tests)
-        found += bool(test)
-        print(f"   {test or 'NOT NOTICED'} ({time.perf_counter() - start:.0f} s)", flush=True)
-    if not args.list:
-        print(f"{found} of {len(numbers)} noticed")
+        return f"{number:2} {mistake.file}: {mistake.was!r} -> {mistake.becomes!r}"
+
+    if args.list:
+        print("\n".join(map(told, numbers)))
+        return
+
+    def tried(number: int) -> str:
+        return noticed(mistakes[number - 1], tuple(args.tests) or mistakes[number - 1].tests)
+
+    with ThreadPool(2) as pool:  # each is a process of its own
+        for number, test in zip(numbers, pool.imap(tried, numbers), strict=True):
+            found += bool(test)
+            print(f"{told(number)}\n   {test or 'NOT NOTICED'}", flush=True)
+    print(f"{found} of {len(numbers)} noticed")
 
 
 if __name__ == "__main__":
