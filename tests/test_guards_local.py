@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 from runs import DATA, FEW, train
@@ -85,6 +86,30 @@ def test_cycles_of_fine_tuning_shuffle_anew(tiny):
     assert any(isinstance(phase, Repeat) for phase in t.task.method.finetune)
     personal_scores(t, t.task.method.finetune, "debug")
     assert len(orders(seen)) == len(set(orders(seen))) == 5
+
+
+def test_every_step_draws_anew(tiny):
+    """What chance does to a batch, as crops and flips, differs in every step of every epoch."""
+    t = only(tiny(norm="none", widths=(3,), local_cfg={"epochs": 2}), LARGEST)
+    keys, make_batch = [], t.task.trainer.make_batch
+
+    def noted(pool, numbers, mask, key):
+        if key is not None and not isinstance(key, jax.core.Tracer):
+            keys.append(tuple(np.asarray(jax.random.key_data(key))))
+        return make_batch(pool, numbers, mask, key)
+
+    task = t.task._replace(trainer=t.task.trainer._replace(make_batch=noted))
+    t._replace(task=task).run(1, "debug")
+    assert len(keys) == len(set(keys)) == 6
+
+
+def test_the_head_alone_leaves_the_statistics(x64, tiny):
+    """FedRep's one epoch of the body moves BatchNorm's statistics as FedAvg's; the head's none."""
+    one = {"batch_size": 12}  # so that orders do not matter, and no parameter moves
+    specs = ("fedrep", "fedavg")
+    found = [standing(tiny(s, widths=(3,), local_cfg=one)).run(1)[0].weights.stats for s in specs]
+    assert jax.tree.leaves(found[0])
+    same(*found)
 
 
 # ---- personal models -----------------------------------------------------------------------
