@@ -40,6 +40,13 @@ def test_reported_losses_are_means_over_examples(x64, tiny):
     np.testing.assert_allclose(found["loss"], 0.75 * expected, rtol=1e-9)
 
 
+def test_reported_losses_are_of_the_phase_that_trains(tiny):
+    """APFL's second model is only put together: what is reported are its first one's sums."""
+    (_, mixed), (_, plain) = (tiny(s, norm="none", widths=(3,)).run(1) for s in ("apfl", "fedavg"))
+    assert mixed.sums["examples"] == plain.sums["examples"] == EXAMPLES
+    np.testing.assert_allclose(mixed.sums["loss"], plain.sums["loss"], rtol=1e-5)
+
+
 # ---- which examples a step sees ------------------------------------------------------------
 
 
