@@ -21,6 +21,11 @@ from fedjax_nc.study.options import TRACKED, chosen
 
 LISTS = ("all", "methods", "models", "datasets", "protocols", "partitions")
 PAPER = "paper"  # the word for the seeds of a protocol's paper
+_SHORT = {
+    "--distributed": "--distributed.on",
+    "--stop_at": "--evaluation.stop_at",
+    "--stop-at": "--evaluation.stop_at",
+}
 _EPILOGUE = (
     "Examples: --method=fedetf | --method='dot_regression | fd(beta=0.9)' | --list\n\n"
     "Exit codes: 0 done, 2 refused, 3 the machine failed, 75 stopped by a signal and saved, 130 "
@@ -81,6 +86,7 @@ def parse(argv: list[str], prog: str = "run", *, beside: bool = False) -> Comman
       prog: the command's name.
       beside: whether the flags are those of other methods too.
     """
+    argv = _spelled_out(argv)
     read_plugins(argv)
     default = RunConfig()
     first = {
@@ -91,7 +97,7 @@ def parse(argv: list[str], prog: str = "run", *, beside: bool = False) -> Comman
     base = protocols.resolve(first["protocol"], first["dataset"], spec=first["method"], model=model)
     hyper = catalogue.hyper_of(base.method)
     _check_hyper(argv, base.method, hyper=hyper)
-    words = _paper_seeds(_list_all(_spelled_out(argv)), base.protocol)
+    words = _paper_seeds(_list_all(argv), base.protocol)
     flags, spec = _read(words, base, hyper=hyper, prog=prog)
     again = protocols.resolve(base.protocol, base.dataset, spec=spec, model=model)
     if dataclasses.replace(again, method=base.method) != base:  # by a hyperparameter
@@ -212,8 +218,9 @@ def _kind(default: Any) -> Any:
 
 
 def _spelled_out(argv: list[str]) -> list[str]:
-    """Returns the flags with what `--distributed` alone stands for put in."""
-    return ["--distributed.on" if word == "--distributed" else word for word in argv]
+    """Returns the flags with what short ones, such as `--distributed` alone, stand for put in."""
+    words = (word.partition("=") for word in argv)
+    return [_SHORT.get(name, name) + sign + value for name, sign, value in words]
 
 
 def _list_all(argv: list[str]) -> list[str]:
