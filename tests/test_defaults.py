@@ -139,6 +139,23 @@ def test_margins_of_absent_classes(x64, absent, least):
     close(found, cross_entropy(numbers(4, 3) @ head["kernel"] + margins).mean(), 1e-9)
 
 
+@pytest.mark.parametrize("name", ["fedrod", "fedetf", "fedblade"])
+@pytest.mark.parametrize("absent, count", [("one", 1.0), ("remove", 0.0), ("epsilon", 1e-8)])
+def test_priors_of_absent_classes(x64, name, absent, count):
+    """The balanced loss, and FedBlade's alignment beside it, count such a class so often."""
+    head = {"kernel": jnp.asarray(numbers(3, 5, seed=1)), "bias": jnp.zeros(5)}
+    prior = np.log(np.where(COUNTS > 0, COUNTS, max(count, 1e-300)))
+    spec = f"{name}(absent='{absent}')"
+    found = seen_by(spec, "balanced", {"head": head})
+    close(found, cross_entropy(numbers(4, 3) @ head["kernel"] + prior).mean(), 1e-9)
+    if name == "fedblade":
+        shared = {"prototypes": parts.ClassMeans(jnp.eye(5, 3), jnp.ones(5, bool))}
+        found = seen_by(spec, "feature_alignment", {}, shared=shared)
+        z = numbers(4, 3)
+        logits = z / np.linalg.norm(z, axis=1, keepdims=True) @ np.eye(5, 3).T / 0.1
+        close(found, cross_entropy(logits + prior).mean(), 1e-9)
+
+
 def test_fedetf_without_projector_has_features_on_the_frame(x64):
     spec = registry.build("fedetf(projector=False)").head
     params = init_head(jax.random.key(0), spec, features=6, classes=4)
