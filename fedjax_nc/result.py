@@ -179,7 +179,7 @@ def table(
       targets: accuracies, as shares, to show the rounds to, and the speed-up beside the first.
     """
     rows = [tables.Row(r.config, r.summaries, records=r.rows) for r in results]
-    return tables.render(tables.compare(rows, columns, targets), form)
+    return tables.render(tables.compare(rows, columns, targets=targets), form)
 
 
 def plot(*results: Result, title: str = "") -> "Figure":

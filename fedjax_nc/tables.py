@@ -67,14 +67,15 @@ def check_targets(targets: Any, configs: Sequence[RunConfig] = ()) -> None:
     if not isinstance(targets, Sequence) or isinstance(targets, str):
         raise UserError(f"targets={quoted(targets)}: give a tuple of shares, as (0.2, 0.3)")
     for target in targets:
-        if not isinstance(target, Real) or not 0 < target < 1:
+        share = float(target) if isinstance(target, Real) else 0.0
+        if not 0 < share < 1:
             raise UserError(
                 f"target {quoted(target)}: give shares between 0 and 1, as 0.2 for 20 per cent"
             )
         for stop in (cfg.evaluation.stop_at for cfg in configs):
-            if stop is not None and target > stop:
+            if stop is not None and share > stop:
                 raise UserError(
-                    f"target {target:g} is above {stop:g}, where the runs end "
+                    f"target {share:g} is above {stop:g}, where the runs end "
                     "(--evaluation.stop_at): give targets up to it, or runs without it"
                 )
     if len(set(targets)) < len(targets):

@@ -48,7 +48,7 @@ def compare(argv: list[str]) -> int:
         return 0
     if not rows:
         raise UserError(f"none of {len(commands)} methods can do this, such as {refused[0][2:]}")
-    table = render(table_of(rows, given.columns, given.targets))
+    table = render(table_of(rows, given.columns, targets=given.targets))
     table += "".join(f"\n{line}" for line in refused) + "\n" * bool(refused)
     print(table)
     if given.to:

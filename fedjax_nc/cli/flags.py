@@ -6,6 +6,7 @@ everything else and which `--hp.` flags exist. The second is tyro on the resulti
 
 import dataclasses
 import itertools
+import re
 from typing import Annotated, Any, Literal, NamedTuple
 
 from fedjax_nc import effects, plugins, processes, protocols
@@ -21,11 +22,6 @@ from fedjax_nc.study.options import TRACKED, chosen
 
 LISTS = ("all", "methods", "models", "datasets", "protocols", "partitions")
 PAPER = "paper"  # the word for the seeds of a protocol's paper
-_SHORT = {
-    "--distributed": "--distributed.on",
-    "--stop_at": "--evaluation.stop_at",
-    "--stop-at": "--evaluation.stop_at",
-}
 _EPILOGUE = (
     "Examples: --method=fedetf | --method='dot_regression | fd(beta=0.9)' | --list\n\n"
     "Exit codes: 0 done, 2 refused, 3 the machine failed, 75 stopped by a signal and saved, 130 "
@@ -218,9 +214,9 @@ def _kind(default: Any) -> Any:
 
 
 def _spelled_out(argv: list[str]) -> list[str]:
-    """Returns the flags with what short ones, such as `--distributed` alone, stand for put in."""
-    words = (word.partition("=") for word in argv)
-    return [_SHORT.get(name, name) + sign + value for name, sign, value in words]
+    """Returns the flags with what `--distributed` alone and `--stop_at` are short for put in."""
+    words = ["--distributed.on" if word == "--distributed" else word for word in argv]
+    return [re.sub("^--stop[_-]at(?==|$)", "--evaluation.stop_at", word) for word in words]
 
 
 def _list_all(argv: list[str]) -> list[str]:
