@@ -130,7 +130,7 @@ class Evaluation:
     finetune: bool = True
     """After the last round: the method's own fine-tuning, tested likewise."""
     stop_at: float | None = None
-    """End at the first tested round with this global accuracy, as a share: 0.6 is 60 per cent."""
+    """End at the first tested round of this global accuracy: 0.6 is 60 %. Short: `--stop_at`."""
 
 
 @dataclass(frozen=True)

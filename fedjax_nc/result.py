@@ -107,14 +107,21 @@ class Result:
         each = [_weights(outcome) for outcome in self.outcomes]
         return jax.tree.map(lambda *leaves: np.stack(leaves), *each)
 
-    def table(self, form: str = "markdown", *, columns: Sequence[str] = ()) -> str:
+    def table(
+        self,
+        form: str = "markdown",
+        *,
+        columns: Sequence[str] = (),
+        targets: Sequence[float] = (),
+    ) -> str:
         """Writes the run as a table with one row: markdown, latex or csv.
 
         Args:
           form: of the text.
           columns: names of metrics to show in place of the usual accuracies.
+          targets: accuracies, as shares, to show the rounds to.
         """
-        return table(self, form=form, columns=columns)
+        return table(self, form=form, columns=columns, targets=targets)
 
     def plot(self) -> "Figure":
         """Draws accuracy over rounds, mean and spread over seeds, as a matplotlib figure."""
@@ -157,16 +164,22 @@ class Result:
         ]
 
 
-def table(*results: Result, form: str = "markdown", columns: Sequence[str] = ()) -> str:
+def table(
+    *results: Result,
+    form: str = "markdown",
+    columns: Sequence[str] = (),
+    targets: Sequence[float] = (),
+) -> str:
     """Writes several results as one table: markdown, latex or csv.
 
     Args:
       *results: a row for each.
       form: of the text.
       columns: names of metrics to show in place of the usual accuracies.
+      targets: accuracies, as shares, to show the rounds to, and the speed-up beside the first.
     """
-    rows = [tables.Row(r.config, r.summaries) for r in results]
-    return tables.render(tables.compare(rows, columns), form)
+    rows = [tables.Row(r.config, r.summaries, records=r.rows) for r in results]
+    return tables.render(tables.compare(rows, columns, targets=targets), form)
 
 
 def plot(*results: Result, title: str = "") -> "Figure":

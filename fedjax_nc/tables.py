@@ -5,11 +5,12 @@ import io
 import re
 import statistics
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import Any, NamedTuple
 
 from fedjax_nc.config import Data, RunConfig
-from fedjax_nc.errors import unknown
-from fedjax_nc.metrics import BY_NAME, Metric, class_accuracy, columns
+from fedjax_nc.errors import UserError, quoted, unknown
+from fedjax_nc.metrics import BY_NAME, Metric, class_accuracy, columns, curve, to_target
 
 SPREAD = "sample standard deviation over seeds"
 
@@ -19,6 +20,7 @@ class Row(NamedTuple):
 
     config: RunConfig
     summaries: Sequence[Mapping[str, Any]]
+    records: Sequence[Sequence[Mapping[str, Any]]] = ()  # of each seed's rounds, for targets
 
 
 class Table(NamedTuple):
@@ -29,19 +31,22 @@ class Table(NamedTuple):
     note: str
 
 
-def compare(rows: Sequence[Row], names: Sequence[str] = ()) -> Table:
+def compare(rows: Sequence[Row], names: Sequence[str] = (), targets: Sequence[float] = ()) -> Table:
     """Makes the table of several configurations: accuracies over seeds, cost of a round.
 
-    Metrics of these names, if there are any, stand in place of the usual accuracies.
+    Metrics of these names, if there are any, stand in place of the usual accuracies, and rounds to
+    these targets in place of those to the accuracy that the runs stopped at.
     """
+    check_targets(targets, [row.config for row in rows])
     found = [summary for row in rows for summary in row.summaries]
     shown = named(names) if names else [metric for metric in columns(found) if metric.percent]
     header = ["method", *(m.label or m.name for m in shown), "lr", "s/round", "kB up", "kB down"]
     body = [_cells(row, shown) for row in rows]
-    aimed = all(summary.get("stop_at") for summary in found)
-    if aimed:
-        header += ["rounds to target", "speed-up"]
-        body = [cells + _to_target(row, rows[0]) for cells, row in zip(body, rows, strict=True)]
+    aimed, reached = _reached(rows, targets)
+    for headings, rounds in reached.items():
+        header += headings
+        means = [_mean_rounds(n, most=r.config.rounds) for n, r in zip(rounds, rows, strict=True)]
+        body = [cells + _to_target(m, means[0]) for cells, m in zip(body, means, strict=True)]
     seeds = [str(summary["seed"]) for summary in rows[0].summaries]
     spread = f"mean ± {SPREAD} {', '.join(seeds)}" if len(seeds) > 1 else f"seed {seeds[0]}"
     note = (
@@ -49,13 +54,32 @@ def compare(rows: Sequence[Row], names: Sequence[str] = ()) -> Table:
         "first round's learning rate. Kilobytes per client and round."
     )
     if aimed:
-        targets = sorted({summary["stop_at"] for summary in found})
-        words = " or ".join(f"{100 * target:g}" for target in targets)
         note += (
-            f" Target: {words} per cent, the mean over seeds of the first tested round; + counts "
-            "seeds that did not reach it by all their rounds. Speed-up: beside the first method."
+            f" Target: {' or '.join(map(_percent, aimed))} per cent, the mean over seeds of the "
+            "first tested round; + counts seeds that did not reach it by all their rounds. "
+            "Speed-up: beside the first method."
         )
     return Table(header, body, note=note)
+
+
+def check_targets(targets: Any, configs: Sequence[RunConfig] = ()) -> None:
+    """Refuses targets that are no shares, come twice, or lie above where these runs end."""
+    if not isinstance(targets, Sequence) or isinstance(targets, str):
+        raise UserError(f"targets={quoted(targets)}: give a tuple of shares, as (0.2, 0.3)")
+    for target in targets:
+        share = float(target) if isinstance(target, Real) else 0.0
+        if not 0 < share < 1:
+            raise UserError(
+                f"target {quoted(target)}: give shares between 0 and 1, as 0.2 for 20 per cent"
+            )
+        for stop in (cfg.evaluation.stop_at for cfg in configs):
+            if stop is not None and share > stop:
+                raise UserError(
+                    f"target {share:g} is above {stop:g}, where the runs end "
+                    "(--evaluation.stop_at): give targets up to it, or runs without it"
+                )
+    if len(set(targets)) < len(targets):
+        raise UserError(f"targets {' '.join(map(_percent, targets))} %: give each once")
 
 
 def named(names: Sequence[str]) -> list[Metric]:
@@ -79,19 +103,40 @@ def _cells(row: Row, shown: Sequence[Metric]) -> list[str]:
     return cells
 
 
-def _to_target(row: Row, first: Row) -> list[str]:
-    """Returns the mean rounds to the target, and how many times fewer than the first method's."""
-    missed, rounds = _rounds_to_target(row)
-    never, base = _rounds_to_target(first)
+def _percent(share: float) -> str:
+    return f"{100 * share:g}"
+
+
+def _reached(rows: Sequence[Row], targets: Sequence[float]) -> tuple[list[float], dict[Any, Any]]:
+    """Returns the targets of a table and, by the headings of its columns, the rounds to each.
+
+    Rounds are the first tested ones of every row's seeds, None where the target is not reached.
+    Without targets they are those to the accuracy that all runs stopped at, if they did.
+    """
+    found: dict[tuple[str, str], list[list[int | None]]] = {}
+    for target in targets:
+        headings = (f"rounds to {_percent(target)} %", f"speed-up to {_percent(target)} %")
+        found[headings] = [
+            [to_target(curve(records), target)["round"] for records in row.records] for row in rows
+        ]
+    summaries = [summary for row in rows for summary in row.summaries]
+    if targets or not all(summary.get("stop_at") for summary in summaries):
+        return list(targets), found
+    own = [[summary["rounds_to_target"] for summary in row.summaries] for row in rows]
+    stops = sorted({summary["stop_at"] for summary in summaries})
+    return stops, {("rounds to target", "speed-up"): own}
+
+
+def _mean_rounds(found: Sequence[int | None], most: int) -> tuple[bool, float]:
+    """Returns whether a seed missed the target, and the mean rounds, which are then a bound."""
+    return None in found, statistics.fmean(most if n is None else n for n in found)
+
+
+def _to_target(mean: tuple[bool, float], first: tuple[bool, float]) -> list[str]:
+    """Returns the mean rounds to a target, and how many times fewer than the first method's."""
+    (missed, rounds), (never, base) = mean, first
     ratio = "-" if never else f"{'<' * missed}{base / rounds:.1f}x"
     return [f"{rounds:.0f}{'+' * missed}", ratio]
-
-
-def _rounds_to_target(row: Row) -> tuple[bool, float]:
-    """Returns whether a seed missed the target, and the mean rounds, which are then a bound."""
-    found = [summary["rounds_to_target"] for summary in row.summaries]
-    rounds = [row.config.rounds if n is None else n for n in found]
-    return None in found, statistics.fmean(rounds)
 
 
 def render(table: Table, form: str = "markdown") -> str:

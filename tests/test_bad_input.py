@@ -359,5 +359,5 @@ def test_tracking(refused):
 
 @pytest.mark.parametrize("given", ["60", "1", "0", "-0.5"])
 def test_a_target_is_a_share(refused, given):
-    said = refused(f"--evaluation.stop_at={given}")
+    said = refused(f"--stop_at={given}")
     assert said.startswith(f"--evaluation.stop_at={given}: give a share between 0 and 1, as 0.6")

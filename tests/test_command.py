@@ -101,10 +101,8 @@ def test_help_of_compare_shows_where_flags_of_run_go(capsys):
     with pytest.raises(SystemExit):
         main.main(["compare", "--help"])
     text = capsys.readouterr().out
-    assert (
-        "fedjax-nc compare METHOD ... [--to FILE] [--columns NAME ...] -- FLAGS OF `fedjax-nc run`"
-        in text
-    )
+    options = "[--to FILE] [--columns NAME ...] [--targets SHARE ...]"
+    assert f"fedjax-nc compare METHOD ... {options} -- FLAGS OF `fedjax-nc run`" in text
 
 
 def test_installed_and_started_as_a_module(tmp_path):

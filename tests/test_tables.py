@@ -5,6 +5,7 @@ import json
 import re
 import statistics
 
+import pytest
 import yaml
 from matplotlib.figure import Figure
 
@@ -91,6 +92,90 @@ def test_rounds_to_a_target_and_speed_up():
     never = tables.compare(rows[::-1])
     assert [cells[-1] for cells in never.rows] == ["-"] * 4  # beside what is not known
     assert "speed-up" not in tables.compare([Row(cfg, [summary()])]).header
+
+
+def records(accuracies):
+    """The rows of a run, of which every other round is tested."""
+    rows = [{"round": n} for n in range(1, 2 * len(accuracies) + 1)]
+    for row, accuracy in zip(rows[1::2], accuracies, strict=True):
+        row["global_accuracy"] = accuracy
+    return rows
+
+
+def aimed_at(curves, rounds=8, **evaluation):
+    """A row of a table from the curves of its seeds."""
+    cfg = config.RunConfig(rounds=rounds, evaluation=config.Evaluation(every=2, **evaluation))
+    found = [summary(seed=i) for i in range(len(curves))]
+    return Row(cfg, found, records=[records(curve) for curve in curves])
+
+
+def test_rounds_to_several_targets_of_the_same_runs():
+    rows = [
+        aimed_at([[0.3, 0.5, 0.4, 0.6], [0.1, 0.2, 0.5, 0.4]]),
+        aimed_at([[0.5, 0.5, 0.5, 0.5], [0.2, 0.4, 0.3, 0.6]]),
+        aimed_at([[0.1, 0.1, 0.3, 0.4], [0.1, 0.2, 0.2, 0.2]]),
+    ]
+    table = tables.compare(rows, targets=(0.2, 0.45, 0.6))
+    assert table.header[-6:] == [
+        *("rounds to 20 %", "speed-up to 20 %"),
+        *("rounds to 45 %", "speed-up to 45 %"),
+        *("rounds to 60 %", "speed-up to 60 %"),
+    ]
+    assert [cells[-6:] for cells in table.rows] == [
+        # 2 and 4; 4 and 6; 8 and never, beside which nothing is known
+        ["3", "1.0x", "5", "1.0x", "8+", "-"],
+        ["2", "1.5x", "5", "1.0x", "8+", "-"],  # 2 and 2; 2 and 8; never and 8
+        ["5", "0.6x", "8+", "<0.6x", "8+", "-"],  # 6 and 4; never
+    ]
+    assert "Target: 20 or 45 or 60 per cent, the mean over seeds of the first tested" in table.note
+    assert tables.compare(rows).header[-1] == "kB down"  # only if asked for
+
+
+def test_targets_stand_in_place_of_where_runs_stopped():
+    row = aimed_at([[0.3, 0.5]], stop_at=0.5)
+    row.summaries[0].update(stop_at=0.5, rounds_to_target=4)
+    table = tables.compare([row], targets=(0.3,))
+    assert table.header[-2:] == ["rounds to 30 %", "speed-up to 30 %"]
+    assert table.rows[0][-2:] == ["2", "1.0x"]
+    with pytest.raises(errors.UserError, match=r"target 0.6 is above 0.5, where the runs end"):
+        tables.compare([row], targets=(0.3, 0.6))
+
+
+def test_targets_of_the_command_are_read_from_the_runs(tmp_path, monkeypatch, capsys):
+    curves_of = {"fedavg": [0.1, 0.3], "moon": [0.3, 0.5]}
+
+    def execute(asked):
+        (cfg,) = asked.configs
+        directory = rundir.path_of(asked.out, cfg)
+        directory.mkdir(parents=True)
+        rows = "".join(json.dumps(row) + "\n" for row in records(curves_of[cfg.method]))
+        (directory / "metrics.jsonl").write_text(rows)
+        return [summary(method=cfg.method)]
+
+    monkeypatch.setattr(run, "execute", execute)
+    rest = ["--dataset=digits", "--rounds=4", f"--out={tmp_path}"]
+    words = ["compare", "fedavg", "moon", "--targets", "0.3", "0.5"]
+    assert main.main([*words, "--", *rest]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("| rounds to 50 % | speed-up to 50 % |")
+    assert lines[2].endswith("| 4 | 1.0x | 4+ | - |") and lines[3].endswith("| 2 | 2.0x | 4 | - |")
+    stops = [*words, "--", *rest, "--stop_at=0.4"]
+    for given, said in (
+        (["compare", "fedavg", "--targets", "0.3", "60"], "target 60.0: give shares between 0 and"),
+        (["compare", "fedavg", "--targets=nan"], "target nan: give shares between 0 and 1, as 0.2"),
+        (["compare", "fedavg", "--targets", "0.3", "0.3"], "targets 30 30 %: give each once"),
+        (["compare", "fedavg", "--targets", "0.3", "x"], "x"),
+        (stops, "target 0.5 is above 0.4, where the runs end (--evaluation.stop_at): give targets"),
+    ):
+        assert main.main(given) == 2
+        said_in_full = capsys.readouterr().err
+        assert said in said_in_full and said_in_full.count("\n") == 1
+
+
+@pytest.mark.parametrize("given", [0.5, "0.5", ("0.5",), (True,), (1.0,), (float("nan"),)])
+def test_targets_are_shares(given):
+    with pytest.raises(errors.UserError, match=r"give (a tuple of )?shares"):
+        tables.compare([aimed_at([[0.3, 0.5]])], targets=given)
 
 
 def test_settings_in_words():

@@ -8,6 +8,7 @@ from runs import rows_of, steps_of
 
 import fedjax_nc as fnc
 from fedjax_nc import config, metrics
+from fedjax_nc.cli import flags, main, run
 from fedjax_nc.host import records, session, track
 from fedjax_nc.host.passes import Cost
 from fedjax_nc.host.reporting import Quiet
@@ -123,6 +124,38 @@ def test_a_missed_target_is_told_in_one_line(whole):
     assert line.startswith("seed 0: accuracy 0.9999 (--evaluation.stop_at) was not reached in 6")
     assert outcome.summary["rounds_to_target"] is None
     assert len(outcome.rows) == 6
+
+
+def test_a_table_of_results_has_rounds_to_targets(whole):
+    first, second = ([a for _, a in c] for c in curves(whole))
+    low, high = min(first[0], second[0]), max(first + second)
+    text = fnc.table(whole, form="csv", targets=(low, high))
+    header, row = (line.split(",") for line in text.splitlines())
+    assert header[-4] == f"rounds to {100 * low:g} %" and row[-4:-2] == ["1", "1.0x"]
+    reached = [next((n for n, a in c if a >= high), None) for c in curves(whole)]
+    bound = sum(6 if n is None else n for n in reached) / 2
+    assert row[-2:] == [f"{bound:.0f}{'+' * (None in reached)}", "-" if None in reached else "1.0x"]
+    assert whole.table(form="csv", targets=(low, high)) == text
+    with pytest.raises(
+        fnc.UserError, match=r"targets=0.5: give a tuple of shares, as \(0.2, 0.3\)"
+    ):
+        whole.table(targets=0.5)
+
+
+def test_stop_at_is_short_for_its_flag(monkeypatch):
+    long = flags.parse(["--evaluation.stop_at=0.6"])
+    for words in (["--stop_at=0.6"], ["--stop_at", "0.6"], ["--stop-at=0.6"]):
+        short = flags.parse(words)
+        assert short == long and "evaluation.stop_at" in short.given
+    asked = []
+
+    def execute(one):
+        asked.append(one)
+        raise fnc.UserError("enough")
+
+    monkeypatch.setattr(run, "execute", execute)
+    assert main.main(["compare", "fedavg", "--", "--stop_at=0.6"]) == 2
+    assert asked[0].configs[0].evaluation.stop_at == 0.6
 
 
 def test_seeds_of_different_length_share_their_first_rounds(whole):

@@ -12,7 +12,7 @@ from fedjax_nc.cli.reading import read
 from fedjax_nc.errors import UserError, command
 from fedjax_nc.inputs import check_path
 from fedjax_nc.methods import catalogue
-from fedjax_nc.tables import Row, in_words, named, render
+from fedjax_nc.tables import Row, check_targets, in_words, named, render
 from fedjax_nc.tables import compare as table_of
 
 
@@ -29,12 +29,13 @@ def compare(argv: list[str]) -> int:
         m: flags.parse([f"--method={m}", *rest], prog=command("run"), beside=several)
         for m in methods
     }
+    check_targets(given.targets, [asked.configs[0] for asked in commands.values()])
     rows: list[Row] = []
     refused: list[str] = []
     try:
         for name, asked in commands.items():
             try:
-                rows.append(Row(asked.configs[0], run.execute(asked)))
+                rows.append(_trained(asked, records=bool(given.targets)))
             except UserError as error:
                 if not methods[name]:
                     raise
@@ -47,13 +48,24 @@ def compare(argv: list[str]) -> int:
         return 0
     if not rows:
         raise UserError(f"none of {len(commands)} methods can do this, such as {refused[0][2:]}")
-    table = render(table_of(rows, given.columns))
+    table = render(table_of(rows, given.columns, targets=given.targets))
     table += "".join(f"\n{line}" for line in refused) + "\n" * bool(refused)
     print(table)
     if given.to:
         typed = f"{command('compare')} {shlex.join(argv)}"
         _append(Path(given.to), f"## {in_words(rows[0].config)}\n\n```\n{typed}\n```\n\n{table}\n")
     return 0
+
+
+def _trained(asked: flags.Command, records: bool) -> Row:
+    """Trains all seeds of a command; with the records of their rounds, which they leave on disk."""
+    row = Row(asked.configs[0], run.execute(asked))
+    if not records or not processes.is_first():
+        return row
+    from fedjax_nc.io import rundir
+
+    each = [rundir.results(rundir.path_of(asked.out, cfg))[0] for cfg in asked.configs]
+    return row._replace(records=each)
 
 
 def _append(path: Path, text: str) -> None:
@@ -84,22 +96,29 @@ def parse(argv: list[str]) -> Any:
         help="Show these metrics of summary.json in place of the usual accuracies.",
         help_behavior_hint="",
     )
+    targets = tyro.conf.arg(
+        metavar="SHARE ...",
+        help="Show the rounds to these accuracies, as 0.2 0.3, and the speed-up.",
+        help_behavior_hint="",
+    )
     shape = dataclasses.make_dataclass(
         "Compare",
         [
             ("methods", Annotated[tyro.conf.Positional[tuple[str, ...]], about]),
             ("to", Annotated[str | None, to], None),
             ("columns", Annotated[tuple[str, ...], columns], ()),
+            ("targets", Annotated[tuple[float, ...], targets], ()),
         ],
         frozen=True,
     )
     shape.__doc__ = (
         "Train several methods on the same terms and write one table.\n\n"
-        f"{prog} METHOD ... [--to FILE] [--columns NAME ...] -- FLAGS OF `{command('run')}`\n\n"
+        f"{prog} METHOD ... [--to FILE] [--columns NAME ...] [--targets SHARE ...] -- FLAGS OF "
+        f"`{command('run')}`\n\n"
         "Everything after -- goes to every run. Finished runs are not run again.\n\n"
         f"Example: {prog} fedavg 'fedbabu | fd' --to table.md -- --dataset=digits --seeds 0 1 2"
     )
-    known = ("--to", "--columns", "--help")
+    known = ("--to", "--columns", "--targets", "--help")
     stray = [w for w in argv if w.startswith("--") and w.split("=")[0] not in known]
     if stray:
         raise UserError(
@@ -109,6 +128,7 @@ def parse(argv: list[str]) -> Any:
     if not given.methods:
         raise UserError(f"no method was given: name some, or all, as {prog} fedavg fedetf")
     named(given.columns)
+    check_targets(given.targets)
     check_path("--to", given.to or "")
     if given.to and (Path(given.to).is_dir() or not Path(given.to).absolute().parent.is_dir()):
         raise UserError(f"--to={given.to}: give a file in a folder that exists")

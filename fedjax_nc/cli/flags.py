@@ -6,6 +6,7 @@ everything else and which `--hp.` flags exist. The second is tyro on the resulti
 
 import dataclasses
 import itertools
+import re
 from typing import Annotated, Any, Literal, NamedTuple
 
 from fedjax_nc import effects, plugins, processes, protocols
@@ -81,6 +82,7 @@ def parse(argv: list[str], prog: str = "run", *, beside: bool = False) -> Comman
       prog: the command's name.
       beside: whether the flags are those of other methods too.
     """
+    argv = _spelled_out(argv)
     read_plugins(argv)
     default = RunConfig()
     first = {
@@ -91,7 +93,7 @@ def parse(argv: list[str], prog: str = "run", *, beside: bool = False) -> Comman
     base = protocols.resolve(first["protocol"], first["dataset"], spec=first["method"], model=model)
     hyper = catalogue.hyper_of(base.method)
     _check_hyper(argv, base.method, hyper=hyper)
-    words = _paper_seeds(_list_all(_spelled_out(argv)), base.protocol)
+    words = _paper_seeds(_list_all(argv), base.protocol)
     flags, spec = _read(words, base, hyper=hyper, prog=prog)
     again = protocols.resolve(base.protocol, base.dataset, spec=spec, model=model)
     if dataclasses.replace(again, method=base.method) != base:  # by a hyperparameter
@@ -212,8 +214,9 @@ def _kind(default: Any) -> Any:
 
 
 def _spelled_out(argv: list[str]) -> list[str]:
-    """Returns the flags with what `--distributed` alone stands for put in."""
-    return ["--distributed.on" if word == "--distributed" else word for word in argv]
+    """Returns the flags with what `--distributed` alone and `--stop_at` are short for put in."""
+    words = ["--distributed.on" if word == "--distributed" else word for word in argv]
+    return [re.sub("^--stop[_-]at(?==|$)", "--evaluation.stop_at", word) for word in words]
 
 
 def _list_all(argv: list[str]) -> list[str]:

@@ -12,6 +12,17 @@ def fedalign(dataset: DatasetSpec, method: Piece, regime: str) -> Settings:
     From the code: batch 64, Nesterov momentum 0.9, weight decay 0.0001, incomplete batches
     dropped, weight = number of full batches.
 
+    Forward work and stored parameters (tables 5, 7, 8) are those of --dry-run and of --stop_at,
+    but for these. On ImageNet-200 what table 7 calls GFLOPs are tenths: a ResNet-18 has 1.81 G
+    multiply-adds, printed as 18.1. Its 11.22 M parameters are those of 100 classes, 11.167 M of
+    convolutions and 0.051 M of the head; 200 classes make 11.27 M. FedProx's 22.42 M is not quite
+    twice that, 22.44 M, and MOON's 19.96 M is less than two networks, where its three with their
+    projectors have 34.84 M here. FedAlign's 19.3 is 18.14 (1 + 0.25^2), as if the whole network ran
+    again at a quarter's width; its last stage alone makes 18.4. StochDepth's 17.3 and 82.4 leave
+    out blocks that are computed here. GradAug's 25.3 and 34.4 are 18.14 (1 + 0.64 s) and
+    18.14 (1 + 1.45 s), with 0.8^2, 0.8^2 + 0.9^2 and s = (704 / 896)^2 for widths and mean side;
+    table 5's are on its page.
+
     Deviations: every test image is used, the code drops the last incomplete batch; momentum does
     not leak between clients as it does in the code; ImageNet-200 has no colour jitter.
     """
@@ -57,6 +68,7 @@ PROTOCOL = Protocol(
             "--federation.participants=32"
         ),
         "table 4, sampled": "--protocol=fedalign/sampled --dataset=cifar100 --rounds=25",
+        "table 8": "--protocol=fedalign --dataset=cifar100 --rounds=100 --stop_at=0.6",
         "table 10; 0.55": ("--protocol=fedalign --dataset=cifar100 --method=fedalign --hp.mu=0.35"),
         "table 10; 0.4": (
             "--protocol=fedalign --dataset=cifar100 --method=fedalign --hp.width=0.1"
