@@ -10,7 +10,7 @@ from recorded import close, everything
 from fedjax_nc import linalg, losses, tree
 from fedjax_nc.methods import averaging, calibration, gradient, personal, registry
 from fedjax_nc.methods.base import View
-from fedjax_nc.types import Batch, ClientInfo, Outputs
+from fedjax_nc.types import Batch, ClientInfo, Model, Outputs, Weights
 
 
 def numbers(*shape, seed=0):
@@ -162,6 +162,33 @@ def test_ccvr_in_fl_bench(x64):
         )
         close(moments.spread[c], (sigma - n * np.outer(mu, mu)) / (n - 1), 1e-10)
         assert np.trace(moments.spread[c]) < 0.95 * np.trace(np.cov(z[y == c].T))
+
+
+def test_ccvrs_head_in_fl_bench(x64):
+    """One example makes no class, and the last batch of an epoch is a step, however small."""
+    rng, samples, lr, key = np.random.RandomState(2), 70, 0.3, jax.random.key(5)
+    z, y = jnp.asarray(rng.randn(15, 3)), jnp.asarray([*[0] * 8, *[1] * 6, 2])
+    posthoc = registry.build(
+        f"fedavg | ccvr(samples={samples}, epochs=2, lr={lr}, rule='flbench')"
+    ).posthoc
+    sums = posthoc.upload(
+        posthoc.collect(Outputs((), (), z, z, jnp.zeros((15, 3))), Batch(z, y, everything(y)))
+    )
+    model = Model(lambda k: None, lambda *_: None, head=lambda p, z: (z, z @ p["head"]))
+    first = jnp.asarray(rng.randn(3, 3))
+    found = posthoc.solve(model, Weights({"head": first}, {}), sums, key)
+    draw, order = jax.random.split(key)
+    moments = calibration.pooled_moments(*sums)
+    z, y, _ = map(np.asarray, calibration.virtual_features(draw, moments, samples))
+    w = np.asarray(first)
+    for epoch in jax.random.split(order, 2):
+        shuffled = np.asarray(jax.random.permutation(epoch, 256))  # 210, in whole batches of 128
+        drawn = shuffled[shuffled < 2 * samples]  # of two classes
+        for rows in (drawn[:128], drawn[128:]):
+            odds = np.exp(z[rows] @ w)
+            error = odds / odds.sum(1, keepdims=True) - np.eye(3)[y[rows]]
+            w = w - lr * z[rows].T @ error / len(rows)
+    close(found.params["head"], w, 1e-10)
 
 
 def test_ccvrs_features_have_the_moments(x64):

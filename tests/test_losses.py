@@ -192,6 +192,14 @@ def test_model_contrastive_by_hand():
     close(values, np.log1p(np.exp([-2.0, 2.0, 0.0])))  # (s- - s+) / tau
     more = losses.model_contrastive(z, other, previous, 0.5, earlier=(z, -z))
     close(more, np.log1p(np.exp([[-2.0, 2, 0], [0.0, 2, 0], [-4.0, -2, -4]]).sum(0)))
+    for times in ([0, 0], [0, 3], [2, 1]):
+        args = {"earlier": (z,), "times": jnp.array(times)}
+        value, slope = jax.value_and_grad(
+            lambda z, args=args: losses.model_contrastive(z, other, previous, 0.5, **args).sum()
+        )(z)
+        each = np.exp([[-2.0, 2, 0], [0.0, 2, 0]])
+        close(value, np.log1p(np.array(times) @ each).sum())
+        assert np.isfinite(slope).all() and np.any(slope) == any(times)
 
 
 def test_linalg_by_hand():

@@ -139,6 +139,36 @@ def test_mapping_layers_belong_to_the_network_that_is_asked_for(dataset, model, 
         assert flags.parse(without).configs[0].federation.mapping == ()
 
 
+@pytest.mark.parametrize("regime, batch", [("shards", 100), ("lda", 50)])
+@pytest.mark.parametrize(
+    "dataset, model, norm",
+    [("cifar10", "mobilenet", "batch"), ("cifar100", "resnet18", "default")],
+)
+def test_batch_statistics_belong_to_the_network_that_is_asked_for(
+    regime, batch, dataset, model, norm
+):
+    """As does the size of the tests' batches, where answers depend on it."""
+    name, expected = f"feddr_plus/{regime}", (norm, batch if norm == "batch" else 200)
+    argv = [f"--protocol={name}", f"--dataset={dataset}", f"--model={model}"]
+    resolved = protocols.resolve(name, dataset, "fedavg", model=model)
+    for made in (flags.parse(argv).configs[0], resolved):
+        assert (made.federation.norm, made.evaluation.batch_size) == expected
+    made = flags.parse([*argv, "--federation.norm=group"]).configs[0]
+    assert (made.federation.norm, made.evaluation.batch_size) == ("group", expected[1])
+
+
+@pytest.mark.parametrize("method", ["ditto", "fedper", "fedrep", "per_fedavg"])
+def test_personal_methods_of_feddr_plus_make_epochs(method):
+    """FedBABU's code, which runs them, has no fixed steps and no weights under `lda` either."""
+    names = ("local.epochs", "local.steps", "federation.weights", *BATCH)
+    for dataset, expected in (
+        ("cifar10", (10, 0, "equal", "default", 200)),
+        ("cifar100", (3, 0, "equal", "batch", 100)),
+    ):
+        made = settings("feddr_plus/lda", dataset, method)
+        assert tuple(made[name] for name in names) == expected
+
+
 def test_every_regime_has_a_name_that_resolves():
     for name in ALL:
         made = {d: protocols.resolve(name, d, "fedavg") for d in DATASETS}

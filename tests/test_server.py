@@ -21,9 +21,9 @@ SQUARES = {
 }
 
 
-def by_hand(name, w, updates, *, lr=0.01, tau=0.001):
-    """Algorithm 2 of Reddi et al. with the paper's hyperparameters."""
-    beta = 0.0 if name == "fedadagrad" else 0.9
+def by_hand(name, w, updates, *, tau=0.001):
+    """Algorithm 2 of Reddi et al. with the hyperparameters that are ours, each somebody's."""
+    lr, beta = (0.1, 0.0) if name == "fedadagrad" else (0.01, 0.9)
     m, v = np.zeros_like(w), np.full_like(w, tau**2)
     for d in updates:
         m, v = beta * m + (1 - beta) * d, SQUARES[name](v, d)

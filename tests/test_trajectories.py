@@ -3,6 +3,7 @@
 import re
 import runpy
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -101,35 +102,63 @@ def test_only_the_recorded_participants_train(x64):
 # ---- two of four clients in a round, by hand -------------------------------------------------
 
 PRESENT = [[0, 2], [1, 3], [0, 1]]  # clients 0 and 1 come back, 0 after a round without it
-ALPHA = 0.1
+ALPHA, EPS, MU, TAU, CLASSES = 0.1, 0.001, 0.8, 0.4, 5
+LAYERS = ("fc1", "fc2", "head")
 
 
-def gradient(w, x, y):
-    """The gradient of the mean cross-entropy of the recorded perceptron."""
-    layers, inputs = ("fc1", "fc2", "head"), [x]
-    for name in layers:
+class Kind(NamedTuple):
+    """A method whose rounds are computed by hand."""
+
+    spec: str
+    momentum: float = 0.9
+    part: str = ""  # what clients keep
+    pool: int = 0  # for how many rounds MOON remembers what every client had after them
+
+
+KINDS = {
+    "fedavg": Kind("fedavg"),
+    "scaffold": Kind("scaffold", 0.0, "control"),
+    "feddyn": Kind(f"feddyn(alpha={ALPHA})", 0.0, "gradient"),
+    "fedexp": Kind(f"fedexp(eps={EPS})"),
+    "feddw": Kind(f"feddw(mu={MU}, rule='code', bias=True)"),
+    "moon": Kind(f"moon(mu={MU}, tau={TAU}, dim=0)", 0.0, "previous", pool=1),
+    "moon of two": Kind(f"moon(mu={MU}, tau={TAU}, dim=0, buffer=2)", 0.0, "previous", pool=2),
+}
+
+
+def layers(w, x):
+    """What each layer of the recorded perceptron is given, and the logits."""
+    inputs = [x]
+    for name in LAYERS:
         out = inputs[-1] @ w[f"{name}.weight"].T + w[f"{name}.bias"]
         inputs.append(out if name == "head" else np.maximum(out, 0))
-    odds = np.exp(inputs.pop())
-    error = odds / odds.sum(1, keepdims=True)
-    error[np.arange(len(y)), y] -= 1
-    error, found = error / len(y), {}
-    for name, into in zip(layers[::-1], inputs[::-1], strict=True):
+    return inputs[:-1], inputs[-1]
+
+
+def softmax(x):
+    odds = np.exp(x)
+    return odds / odds.sum(1, keepdims=True)
+
+
+def gradient(w, x, y, by_features):
+    """The gradient of the mean cross-entropy, and of a term by its gradient by the features."""
+    inputs, logits = layers(w, x)
+    error, found = (softmax(logits) - np.eye(CLASSES)[y]) / len(y), {}
+    for name, into in zip(LAYERS[::-1], inputs[::-1], strict=True):
         found |= {f"{name}.weight": error.T @ into, f"{name}.bias": error.sum(0)}
-        error = (error @ w[f"{name}.weight"]) * (into > 0)
+        error = error @ w[f"{name}.weight"]
+        error = (error + by_features(into, x) if name == "head" else error) * (into > 0)
     return found
 
 
-def descend(recorded, number, client, start, correction):
+def descend(recorded, number, client, start, correction, by_features):
     """A client's epochs in the recorded order; the model, the steps and the learning rate."""
     local, w = recorded.config["local"], dict(start)
     lr, size = local["lr"] * local["decay"] ** number, local["batch_size"]
     row, steps, speed = recorded.rows(number)[client], 0, dict.fromkeys(start, 0.0)
     for _ in range(local["epochs"]):
         for first in range(0, len(row), size):
-            part = row[first : first + size]
-            x, y = recorded.arrays["x"][part].reshape(len(part), -1), recorded.arrays["y"][part]
-            g = gradient(w, x, y)
+            g = gradient(w, *examples(recorded, row[first : first + size]), by_features)
             for k in w:
                 d = g[k] + correction(k, w) + local["weight_decay"] * w[k]
                 speed[k] = local["momentum"] * speed[k] + d
@@ -138,26 +167,63 @@ def descend(recorded, number, client, start, correction):
     return w, steps, lr
 
 
-def by_hand(recorded, kind):
-    """Three rounds of FedAvg, SCAFFOLD or FedDyn: the models, and every client's state after each.
+def examples(recorded, numbers):
+    return recorded.arrays["x"][numbers].reshape(len(numbers), -1), recorded.arrays["y"][numbers]
 
-    The server's own state is SCAFFOLD's c, or FedDyn's h; a client's is c_k, or the linear term.
+
+def of_relations(vectors, soft):
+    """The gradient of mu/C^2 |S - softmax(W W^T)|^2 by W."""
+    relations = softmax(vectors @ vectors.T)
+    error = 2 * MU / CLASSES**2 * (relations - soft)
+    error = relations * (error - (relations * error).sum(1, keepdims=True))
+    return (error + error.T) @ vectors
+
+
+def of_contrast(z, others):
+    """The gradient of MOON's term by features z; the global model's are the first of the others."""
+    length = np.linalg.norm(z, axis=1, keepdims=True)
+    units = [v / np.linalg.norm(v, axis=1, keepdims=True) for v in others]
+    cosines = [(v * z / length).sum(1, keepdims=True) for v in units]
+    share = softmax(np.hstack(cosines) / TAU) - np.eye(len(others))[0]
+    slopes = [(v - c * z / length) / length for v, c in zip(units, cosines, strict=True)]
+    return MU / TAU / len(z) * sum(share[:, [i]] * slope for i, slope in enumerate(slopes))
+
+
+def by_hand(recorded, kind):
+    """Three rounds of a method: the models, every client's state and FedDW's S after each.
+
+    The server's own state is SCAFFOLD's c, FedDyn's h, FedDW's S, or MOON's pool; a client's is
+    c_k, the linear term, or its last model.
     """
-    names = [f"{layer}.{part}" for layer in ("fc1", "fc2", "head") for part in ("weight", "bias")]
+    room = KINDS[kind].pool
+    names = [f"{layer}.{part}" for layer in LAYERS for part in ("weight", "bias")]
     w = {k: recorded.arrays[f"init/{k}"] for k in names}
-    server = {k: np.zeros_like(w[k]) for k in names}
-    own, models, states = [dict(server) for _ in range(4)], [], []
+    server, soft = {k: np.zeros_like(w[k]) for k in names}, np.eye(CLASSES)
+    sums, counts, pool = np.zeros((CLASSES, CLASSES)), np.zeros((CLASSES, 1)), []
+    own = [dict(w if room else server) for _ in range(4)]
+    models, states, matrices = [], [], []
     for number, ids in enumerate(PRESENT):
         trained, before = [], [dict(state) for state in own]
         for client in ids:
+            rivals = [w, *(nets[client] for nets in pool[-room:])]
 
-            def correction(k, local, mine=before[client], w=w, server=server):
+            def correction(k, local, mine=before[client], w=w, server=server, soft=soft):
                 if kind == "scaffold":
                     return server[k] - mine[k]
+                if kind == "feddw" and k == "head.weight":
+                    return of_relations(local[k], soft)
                 return ALPHA * (local[k] - w[k]) - mine[k] if kind == "feddyn" else 0.0
 
+            def by_features(z, x, rivals=rivals):
+                return of_contrast(z, [layers(v, x)[0][-1] for v in rivals]) if room else 0.0
+
             new, steps, lr = descend(
-                recorded, number, client=client, start=w, correction=correction
+                recorded,
+                number,
+                client=client,
+                start=w,
+                correction=correction,
+                by_features=by_features,
             )
             trained.append(new)
             if kind == "scaffold":
@@ -166,6 +232,14 @@ def by_hand(recorded, kind):
                 }
             elif kind == "feddyn":
                 own[client] = {k: before[client][k] - ALPHA * (new[k] - w[k]) for k in names}
+            elif room:
+                own[client] = new
+            x, y = examples(recorded, recorded.arrays[f"client{client}"])
+            member = np.eye(CLASSES)[y]
+            sums, counts = (
+                sums + member.T @ softmax(layers(new, x)[1]),
+                counts + member.sum(0)[:, None],
+            )
         sizes = np.array([len(recorded.arrays[f"client{k}"]) for k in ids], float)
         shares = [0.5, 0.5] if kind == "feddyn" else sizes / sizes.sum()
         mean = {k: sum(s * new[k] for s, new in zip(shares, trained, strict=True)) for k in names}
@@ -175,40 +249,53 @@ def by_hand(recorded, kind):
         elif kind == "feddyn":
             server = {k: server[k] - ALPHA / 4 * sum(n[k] - w[k] for n in trained) for k in names}
             mean = {k: mean[k] - server[k] / ALPHA for k in names}
+        elif kind == "fedexp":
+            each = sum(s * squared(new, w) for s, new in zip(shares, trained, strict=True))
+            eta = max(1.0, each / (2 * (squared(mean, w) + len(ids) * EPS)))  # 1.17, 1, 1.05
+            mean = {k: w[k] + eta * (mean[k] - w[k]) for k in names}
+        soft = 0.5 * soft + 0.5 * np.where(
+            counts > 0, sums / np.maximum(counts, 1), np.eye(CLASSES)
+        )
         w = mean
+        pool.append([dict(state) for state in own])
         models.append(w)
         states.append([dict(state) for state in own])
-    return models, states
+        matrices.append(soft)
+    return models, states, matrices
 
 
-@pytest.mark.parametrize(
-    "kind, part, momentum",
-    [("fedavg", None, 0.9), ("scaffold", "control", 0.0), ("feddyn", "gradient", 0.0)],
-)  # fmt: skip
-def test_rounds_of_two_of_four_clients(x64, kind, part, momentum):
+def squared(a, b):
+    """The squared distance of two models."""
+    return sum(((a[k] - b[k]) ** 2).sum() for k in a)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rounds_of_two_of_four_clients(x64, kind):
     """The models are those by hand, and who is absent keeps its state bit for bit."""
-    recorded = load("fedavg_fedetf_repo_mini")
-    recorded.config["method"] = "feddyn(alpha=0.1)" if kind == "feddyn" else kind
+    recorded, (spec, momentum, part, _) = load("fedavg_fedetf_repo_mini"), KINDS[kind]
+    recorded.config["method"] = spec
     recorded.config["participants"] = PRESENT
     recorded.config["local"] |= {"momentum": momentum, "keep_optimizer": False}
-    models, states = by_hand(recorded, kind)
+    models, states, matrices = by_hand(recorded, kind)
     for name in [name for name in recorded.arrays if name.startswith(("round", "extra/"))]:
         del recorded.arrays[name]
     for number, model in enumerate(models):
         recorded.arrays.update({f"round{number + 1}/{k}": x for k, x in model.items()})
+        if kind == "feddw":
+            recorded.arrays[f"extra/soft_labels{number + 1}"] = matrices[number]
     seen = []
 
     def watch(state):
         rows = [tree.take(state.clients[part], k) for k in range(4)] if part else []
-        seen.append([flat(Weights(row, {})) for row in rows])
+        seen.append([flat(row if isinstance(row, Weights) else Weights(row, {})) for row in rows])
 
     away = replay(recorded, watch)
-    assert len(away) == 18 and max(away.values()) < 1e-12
+    assert len(away) == (21 if kind == "feddw" else 18) and max(away.values()) < 1e-12
     for number, ids in enumerate(PRESENT if part else []):
         for client, mine in enumerate(seen[number]):
             for k, x in mine.items():
                 expected = from_torch(states[number][client][k])
                 np.testing.assert_allclose(x, expected, atol=1e-12)
-                if client not in ids:
-                    old = seen[number - 1][client][k] if number else np.zeros_like(x)
+                if client not in ids:  # in the first round it has what it began with, exactly
+                    old = seen[number - 1][client][k] if number else expected
                     np.testing.assert_array_equal(x, old)

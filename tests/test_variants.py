@@ -1,5 +1,6 @@
 """Variants of published code, each beside a plain program of what that code computes."""
 
+from types import SimpleNamespace
 from unittest import mock
 
 import jax
@@ -11,7 +12,7 @@ from trees import after, differ, identical, only, personal_of, plain, same
 
 from fedjax_nc import losses, tree
 from fedjax_nc.errors import UserError
-from fedjax_nc.methods import registry
+from fedjax_nc.methods import distillation, registry
 from fedjax_nc.methods.base import Context, Phase, Repeat
 from fedjax_nc.methods.fingerprint import fingerprint
 from fedjax_nc.models.heads import apply_head, init_head
@@ -171,6 +172,52 @@ def test_apfl_of_own_models_alone_is_local(x64, tiny):
     same(*scores)
 
 
+@pytest.mark.parametrize("buffer", [2, 3])
+@pytest.mark.parametrize(
+    "present",
+    [[[0, 1, 2, 3]] * 5, [[0, 2], [1, 3], [0, 1], [0, 3], [0, 1]]],
+    ids=["everybody", "two of four"],
+)
+def test_moons_pool_is_what_everybody_had_after_the_last_rounds(buffer, present):
+    """Also for who was absent then; only participants' state is ever written."""
+    method = registry.build(f"moon(buffer={buffer})")
+    setup, parts = SimpleNamespace(weights="first"), method.parts
+    (count,) = (part for part in parts if part.name == "pool")
+    rounds, models = count.init_shared(setup), [part.name for part in parts if part != count]
+    clients = [{part.name: part.init_client(setup) for part in parts} for _ in range(4)]
+    nets, pool = ["first"] * 4, []
+    for number, ids in enumerate(present):
+        for k, state in enumerate(clients):
+            times = distillation.times_in_pool(state["pool"], rounds=rounds).tolist()
+            found = [
+                state[name] for name, often in zip(models, times, strict=True) for _ in range(often)
+            ]
+            assert sorted(found) == sorted(old[k] for old in pool[-buffer:])
+        for k in ids:
+            nets[k] = f"client {k} after {number}"
+            finished = SimpleNamespace(weights=nets[k], client=clients[k], shared={"pool": rounds})
+            clients[k] = {part.name: part.keep(finished) for part in parts}
+        pool.append([*nets])
+        rounds = count.reduce(rounds, None, None)
+
+
+def test_moon_reads_all_it_keeps():
+    method, seen = registry.build("moon(buffer=3, mu=2.0)"), []
+
+    def ref(name):
+        seen.append(name)
+        return SimpleNamespace(projected=jnp.ones((1, 2)))
+
+    out, batch = ref("own"), SimpleNamespace(mask=jnp.ones(1, bool))
+    stored = {"pool": jnp.array([4, 2, -1])}
+    context = SimpleNamespace(out=out, ref=ref, batch=batch, client=stored)
+    for rounds, models in ((0, 1), (5, 4), (9, 4)):
+        context.shared = {"pool": jnp.asarray(rounds)}
+        value = method.phases[0].terms[1].fn(context)
+        np.testing.assert_allclose(value, np.log(models), rtol=1e-6)  # all alike
+    assert seen == ["own", *["global", "previous", "previous2", "previous3"] * 3]
+
+
 # ---- hyperparameters of losses and heads ---------------------------------------------------
 
 
@@ -266,6 +313,16 @@ def test_refused_where_it_would_be_another_method(tiny, spec, said):
     with pytest.raises(UserError, match=said) as caught:
         tiny(spec, norm="none")
     assert "\n" not in str(caught.value)
+
+
+def test_epochs_that_are_dealt_are_no_steps(tiny):
+    """A fixed number of steps was ignored, or taken by the head alone."""
+    options = {"norm": "none", "local_cfg": {"steps": 3}}
+    for words in ("", "epochs='fedbabu'", "epochs='feddw'", "epochs='fedetf', optimizer='one'"):
+        with pytest.raises(UserError, match="deals a client's epochs, and --local"):
+            tiny(f"fedrep({words})", **options)
+    t = tiny("fedrep(epochs='fedetf')", **options)
+    assert [p.epochs for p in t.task.method.phases] == [None, None]
 
 
 def test_later_fields_change_no_fingerprint_until_used():

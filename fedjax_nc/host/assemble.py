@@ -287,6 +287,11 @@ def _check(cfg: RunConfig, spec: DatasetSpec, *, method: Method, model: Model) -
             f"'{method.name}' fine-tunes with the optimiser that a client keeps, and none is kept: "
             "add --local.keep_optimizer, or leave out resume"
         )
+    if cfg.local.steps and any(callable(phase.epochs) for phase in method.phases):
+        raise UserError(
+            f"'{method.name}' deals a client's epochs, and --local.steps={cfg.local.steps} makes "
+            "steps instead: give --local.steps=0, or a variant with as many epochs for every part"
+        )
     for flag, size in (("local", cfg.local.batch_size), ("evaluation", cfg.evaluation.batch_size)):
         needed, there = 4 * size * math.prod(spec.shape), _memory()
         if needed > there:  # a batch is as large as it may be, padded where there are fewer

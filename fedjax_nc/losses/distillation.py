@@ -5,7 +5,7 @@ from typing import Literal
 import chex
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Num
 
 from fedjax_nc import linalg
 
@@ -22,17 +22,29 @@ def model_contrastive(
     z_previous: Float[Array, "*b p"],
     tau: float,
     earlier: tuple[Float[Array, "*b p"], ...] = (),
+    times: Num[Array, " n"] | None = None,
 ) -> Float[Array, "*b"]:
     """Computes the contrast of the global model against the previous local one (MOON, eq. 3).
 
     -log( e^{s+/tau} / (e^{s+/tau} + sum e^{s-/tau}) ) with s+ the cosine similarity to the global
     model's projection and s- that to the previous local model's, and to those `earlier`.
+
+    Args:
+      z: projections of the model that is trained.
+      z_global: those of the global model.
+      z_previous: those of the previous local model.
+      tau: temperature of the similarities.
+      earlier: projections of models before that.
+      times: how often each of these local models is in the sum, by default once.
     """
     chex.assert_equal_shape([z, z_global, z_previous, *earlier])
-    positive, negative = linalg.cosine(z, z_global), linalg.cosine(z, z_previous)
-    value = jax.nn.softplus((negative - positive) / tau)
-    for old in earlier:
-        value = jnp.logaddexp(value, (linalg.cosine(z, old) - positive) / tau)
+    positive = linalg.cosine(z, z_global)
+    gaps = [(linalg.cosine(z, old) - positive) / tau for old in (z_previous, *earlier)]
+    if times is not None:
+        gaps = [gap + jnp.log(often) for gap, often in zip(gaps, times, strict=True)]
+    value = jax.nn.softplus(gaps[0])
+    for gap in gaps[1:]:
+        value = jnp.logaddexp(value, gap)
     return value
 
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_nc import tree
+from fedjax_nc.errors import UserError
 from fedjax_nc.methods import terms
 from fedjax_nc.methods.base import (
     SGD,
@@ -119,6 +120,8 @@ def fedexp(
     """
     not_negative("fedexp", eps=eps)
     above_zero(decay=decay)
+    if decay != 1 and rule != "official":
+        raise UserError(f"fedexp: decay={decay} belongs to rule='official': give one of them")
     plain = rule == "feddr"
 
     def collect(f: Finished) -> jax.Array:

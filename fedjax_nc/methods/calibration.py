@@ -131,16 +131,19 @@ def ccvr(
     Defaults: 2000 features per class; 10 epochs of SGD at 0.01 in batches of 128.
     Differs:  FedETF's code means means and standard deviations over clients without weights, keeps
               the diagonal only, and takes 10 features and 100 epochs (rule). FL-bench's puts
-              biased covariances into the unbiased formula (rule), and takes 200 features and one
-              epoch. Features are gathered in evaluation mode. As in FedETF's code, clients also
-              train once more from the calibrated model: `calibrated_personal_accuracy`.
+              biased covariances into the unbiased formula, draws nothing of a class with one
+              example in all, and trains on an epoch's incomplete last batch too, which is left out
+              otherwise (rule); it takes 200 features, one epoch, and the run's batch size and
+              learning rate. Features are gathered in evaluation mode. As in FedETF's code, clients
+              also train once more from the calibrated model: `calibrated_personal_accuracy`.
     Uploads:  once C counts, C means and C d x d covariances.
 
     Args:
       samples: virtual features of each class.
       epochs: passes over them.
       lr: learning rate of plain SGD on them.
-      rule: pooled covariances of the paper, FedETF's diagonal ones, or FL-bench's too small ones.
+      rule: pooled covariances of the paper, FedETF's diagonal ones, or FL-bench's too small ones
+        and its batches.
     """
     above_zero(samples=samples, epochs=epochs, lr=lr)
 
@@ -158,15 +161,22 @@ def ccvr(
     def solve(model: Model, weights: Weights, sums, key: jax.Array) -> Weights:
         moments = diagonal_moments(sums) if rule == "fedetf" else pooled_moments(*sums)
         key_draw, key_order = jax.random.split(key)
-        z, y, valid = virtual_features(key_draw, moments, samples=samples)
+        flbench = rule == "flbench"
+        z, y, valid = virtual_features(key_draw, moments, samples=samples, least=1 + flbench)
         batch = min(128, len(y))
+        if flbench:  # an epoch ends with an incomplete batch
+            room = -len(y) % batch
+            z, y, valid = (jnp.append(x, jnp.zeros_like(x[:room]), 0) for x in (z, y, valid))
 
         def loss(head, rows):
             _, logits = model.head({**weights.params, "head": head}, z[rows])
             return losses.masked_mean(losses.cross_entropy(logits, y[rows]), valid[rows])
 
         def epoch(head, key):
-            order = jax.random.permutation(key, len(y))[: len(y) // batch * batch]
+            order = jax.random.permutation(key, len(y))
+            if flbench:  # batches are filled with features that count
+                order = order[jnp.argsort(~valid[order])]
+            order = order[: len(y) // batch * batch]
 
             def step(head, rows):
                 grads = jax.grad(loss)(head, rows)
@@ -221,8 +231,11 @@ def diagonal_moments(sums) -> Moments:
     return Moments(clients, mean, spread=jnp.maximum(share * std + share * square - mean**2, 0.0))
 
 
-def virtual_features(key: jax.Array, moments: Moments, samples: int):
-    """Draws Gaussian features of every class; returns them, their labels and which ones count."""
+def virtual_features(key: jax.Array, moments: Moments, samples: int, least: int = 1):
+    """Draws Gaussian features of every class; returns them, their labels and which ones count.
+
+    Those of a class with fewer than the `least` examples do not.
+    """
     classes, width = moments.mean.shape
     noise = jax.random.normal(key, (classes, samples, width), moments.mean.dtype)
     if moments.spread.ndim == 2:
@@ -232,4 +245,4 @@ def virtual_features(key: jax.Array, moments: Moments, samples: int):
         deviation = jnp.einsum("cnk,cdk->cnd", noise, roots)
     z = moments.mean[:, None] + deviation
     y = jnp.repeat(jnp.arange(classes), samples)
-    return z.reshape(-1, width), y, jnp.repeat(moments.count > 0, samples)
+    return z.reshape(-1, width), y, jnp.repeat(moments.count >= least, samples)

@@ -3,6 +3,7 @@
 import itertools
 
 import jax
+import jax.numpy as jnp
 
 from fedjax_nc import losses
 from fedjax_nc.errors import UserError
@@ -54,10 +55,16 @@ def moon(*, mu: float = 1.0, tau: float = 0.5, dim: int = 256, buffer: int = 1) 
 
     Paper:    Li et al., Model-Contrastive Federated Learning, CVPR 2021.
     Changes:  + mu * contrastive loss on a two-layer projection before the head.
-    Defaults: mu = 1, tau = 0.5 (FedDr+, FedAlign), dimension 256 (official code).
-    Differs:  a client's previous models start as the initial global model (FedDr+, FedAlign code);
-              the official code leaves each out until a client has it. Its model_buffer_size, one
-              by default, is buffer.
+    Defaults: mu = 1, tau = 0.5 (FedDr+, FedAlign), dimension 256 and one previous model (official
+              code).
+    Differs:  a client's previous model is at first the initial global one (FedDr+, FedAlign code),
+              so that the first round's term is log 2 and moves nothing. The official code has no
+              such model in that round, and later a random one for whoever has not trained yet.
+              Its model_buffer_size is buffer: with two or more, the pool is empty in the first
+              round and grows by what every client has after each, of absent ones their last model
+              again. From three on that code's loop puts one model in several places; here they
+              are the last ones, as its FIFO means. FedDW's keeps each of a client's models once.
+              FedAlign's leaves the global and the previous model in training mode.
     Uploads:  the model with its projector.
 
     Args:
@@ -69,9 +76,8 @@ def moon(*, mu: float = 1.0, tau: float = 0.5, dim: int = 256, buffer: int = 1) 
     not_negative("moon", mu=mu, dim=dim)
     above_zero(tau=tau, buffer=buffer)
     head = HeadSpec(projector=(FEATURES, dim) if dim else ())
-    parts = previous_models(buffer)
-    term = contrastive(tau, tuple(part.name for part in parts))._replace(weight=mu)
-    return add(fedavg()._replace(head=head), term, parts=parts)
+    term = contrastive(tau, buffer)._replace(weight=mu)
+    return add(fedavg()._replace(head=head), term, parts=previous_models(buffer))
 
 
 @regulariser
@@ -207,26 +213,61 @@ def distilled(
     )
 
 
-def contrastive(tau: float, previous: tuple[str, ...] = ("previous",)) -> Term:
-    """Returns MOON's term (equation 3) against the models of these parts."""
+def contrastive(tau: float, count: int = 1) -> Term:
+    """Returns MOON's term (equation 3) against so many of a client's last models."""
 
     def contrast(c: Context) -> jax.Array:
         z, z_global = c.out.projected, c.ref("global").projected
-        newest, *earlier = (c.ref(name).projected for name in previous)
+        newest, *earlier = (c.ref(name).projected for name in _names(count))
+        times = None if count == 1 else times_in_pool(c.client["pool"], rounds=c.shared["pool"])
         return losses.model_contrastive(
-            z, z_global, z_previous=newest, tau=tau, earlier=tuple(earlier)
+            z, z_global, z_previous=newest, tau=tau, earlier=tuple(earlier), times=times
         )
 
     return per_example("moon", contrast)
 
 
 def previous_models(count: int = 1) -> tuple[Part, ...]:
-    """Returns the parts that keep each client's own models of its last rounds, newest first."""
+    """Returns the parts that keep a client's models of the last rounds it took part in.
+
+    With more than one, a further part has the rounds so far and, of each client, the rounds that
+    its models are of: all that the pool of the official code depends on. So an absent client's
+    state need not change when the pool does.
+    """
     newest = Part("previous", init_client=lambda s: s.weights, keep=lambda f: f.weights)
-    names = ["previous", *(f"previous{n}" for n in range(2, count + 1))]
-    # every round a model moves on by one place
+    if count == 1:
+        return (newest,)
+    # whenever the client takes part, a model moves on by one place
     older = [
         newest._replace(name=name, keep=lambda f, before=before: f.client[before])
-        for before, name in itertools.pairwise(names)
+        for before, name in itertools.pairwise(_names(count))
     ]
-    return (newest, *older)
+    pool = Part(
+        "pool",
+        lambda setup: jnp.zeros((), jnp.int32),
+        init_client=lambda setup: jnp.full(count, -1, jnp.int32),
+        keep=lambda f: jnp.append(f.shared["pool"], f.client["pool"][:-1]),
+        reduce=lambda rounds, uploads, arrived: rounds + 1,
+    )
+    return (newest, *older, pool)
+
+
+def _names(count: int) -> list[str]:
+    """Returns the names of the parts that keep a client's last models, newest first."""
+    return ["previous", *(f"previous{n}" for n in range(2, count + 1))]
+
+
+def times_in_pool(stored: jax.Array, rounds: jax.Array) -> jax.Array:
+    """Counts how often each of a client's models is in the official code's pool.
+
+    The pool holds what a client had at the end of each of the last rounds, as many as it has room
+    for: the same model again where the client was absent.
+
+    Args:
+      stored: the round at whose end the client got each model, newest first; -1 is the first model.
+      rounds: how many there have been.
+    """
+    ends = rounds - 1 - jnp.arange(len(stored))  # the rounds that the pool is of
+    followed = jnp.append(rounds, stored[:-1])  # when the client got the next model
+    held = (stored[:, None] <= ends) & (ends < followed[:, None]) & (ends >= 0)
+    return jnp.sum(held, axis=1)

@@ -9,6 +9,7 @@ import optax
 from jax import lax
 
 from fedjax_nc import linalg, losses, tree
+from fedjax_nc.errors import UserError
 from fedjax_nc.methods import terms
 from fedjax_nc.methods.averaging import effective_steps, fedavg
 from fedjax_nc.methods.base import (
@@ -130,6 +131,8 @@ def feddyn(
       relative: divide a client's alpha by its size beside the mean over all clients.
     """
     above_zero(alpha=alpha)
+    if relative and weights != "equal":
+        raise UserError("feddyn: relative=True belongs to weights='equal': give one of them")
 
     def own_alpha(info: ClientInfo) -> Any:
         return alpha / info.relative_size if relative else alpha
@@ -254,8 +257,10 @@ def per_fedavg(
               batches and E epochs it makes floor(L / E) + 1 pairs in each epoch, and begins again
               where batches run out: in the same order here, in another one there. Pairs are SGD
               with the run's momentum, whatever its optimiser, without weight decay or clipping,
-              and nothing of it is kept;
-              under --local.steps a last batch without a partner is left out.
+              and nothing of it is kept; under --local.steps a last batch without a partner is left
+              out. That code tests a model after two steps, of alpha and of beta in one buffer of
+              momentum, which everybody makes on test examples of the client drawn last: here
+              fine-tuning is one plain step of alpha on a batch of a client's own training examples.
     Uploads:  the model.
 
     Args:

@@ -89,7 +89,8 @@ def fedrep(
     Defaults: of E local epochs, E - 1 for the head and 1 for the body (official code).
     Differs:  FedBABU's and FedDr+'s code E and 1, FedETF's E and E, FedDW's 1 and E - 1 (epochs).
               FedBABU's has one SGD for both, in which what does not step gathers momentum and
-              moves BatchNorm's statistics all the same (optimizer = one).
+              moves BatchNorm's statistics all the same (optimizer = one). Epochs are dealt:
+              --local.steps goes with E and E in two optimisers only, where each makes so many.
     Uploads:  the body.
 
     Args:
@@ -97,6 +98,9 @@ def fedrep(
       optimizer: an optimiser for each of them, or one whose body has learning rate zero in the
         head's epochs, and whose head has it in the body's.
     """
+
+    def every(count: int) -> int:
+        return count
 
     def rest(count: int) -> int:
         return max(count - 1, 1)
@@ -106,7 +110,7 @@ def fedrep(
 
     head, body = {
         "original": (rest, 1),
-        "fedbabu": (None, 1),
+        "fedbabu": (every, 1),
         "fedetf": (None, None),
         "feddw": (1, rest),
     }[epochs]

@@ -46,9 +46,10 @@ def fedproto(
               as FedBlade's numbers imply.
     Differs:  the original and FedETF average no models (average) and predict by the nearest
               prototype (predict); FedDW weighs prototypes by counts (weighted), and its code
-              averages those of all past rounds, since it never clears its lists (history). Local
-              prototypes are of the new local model, the original takes features seen during its
-              last epoch.
+              averages those of all past rounds, since it never clears its lists (history); there
+              z is what the convolutions give, before FedDW's two dense layers, here it is what the
+              class vectors see. Local prototypes are of the new local model, the original takes
+              features seen during its last epoch.
     Uploads:  C prototypes and which exist; with averaging the model.
 
     Args:

@@ -48,14 +48,14 @@ def fedavgm(*, momentum: float = 0.9, server_lr: float = 1.0) -> Method:
 
 
 @base
-def fedadagrad(*, server_lr: float = 0.01, beta1: float = 0.0, tau: float = 0.001) -> Method:
+def fedadagrad(*, server_lr: float = 0.1, beta1: float = 0.0, tau: float = 0.001) -> Method:
     """FedAdagrad: the server divides its step by the root of all squared updates so far.
 
     Paper:    Reddi et al., Adaptive Federated Optimization, ICLR 2021, algorithm 2.
     Changes:  m <- beta1 m + (1 - beta1) D, v <- v + D^2 with D the mean update; w + server_lr m /
               (sqrt(v) + tau).
-    Defaults: beta1 = 0, tau = 0.001 (the paper's experiments); server_lr = 0.01 is chosen here
-              (Flower's has 0.1), in the paper it is tuned for every task.
+    Defaults: server_lr = 0.1, beta1 = 0, tau = 0.001 (Flower); the paper tunes server_lr and tau
+              for every task, to 0.1 and 0.01 on CIFAR.
     Differs:  v starts at tau^2, the least the paper allows. Clients have the run's weights in the
               mean, equal ones in algorithm 2. BatchNorm statistics are averaged. The rule is
               written out, not optax's, which is another: Adagrad has its constant under the root
@@ -81,8 +81,9 @@ def fedadam(
     Paper:    Reddi et al., Adaptive Federated Optimization, ICLR 2021, algorithm 2.
     Changes:  m <- beta1 m + (1 - beta1) D, v <- beta2 v + (1 - beta2) D^2 with D the mean update; w
               + server_lr m / (sqrt(v) + tau).
-    Defaults: beta1 = 0.9, beta2 = 0.99, tau = 0.001 (the paper's experiments); server_lr = 0.01 is
-              chosen here (Flower's has 0.1), in the paper it is tuned for every task.
+    Defaults: server_lr = 0.01, beta1 = 0.9, beta2 = 0.99, tau = 0.001 (the paper's CIFAR-10, as
+              Flower's replication of it has them; Flower's own server_lr is 0.1, of a step whose
+              bias is corrected); the paper tunes server_lr and tau for every task.
     Differs:  as fedadagrad; optax's rule corrects the bias of m and v, the paper's does not.
     Uploads:  the model.
 
@@ -108,8 +109,8 @@ def fedyogi(
 
     Paper:    Reddi et al., Adaptive Federated Optimization, ICLR 2021, algorithm 2.
     Changes:  as fedadam with v <- v - (1 - beta2) D^2 sign(v - D^2).
-    Defaults: beta1 = 0.9, beta2 = 0.99, tau = 0.001 (the paper's experiments); server_lr = 0.01 as
-              in Flower's FedYogi, in the paper it is tuned for every task.
+    Defaults: server_lr = 0.01, beta1 = 0.9, beta2 = 0.99, tau = 0.001 (Flower); the paper tunes
+              server_lr and tau for every task.
     Differs:  as fedadagrad; optax's rule corrects the bias of m and v, the paper's does not.
     Uploads:  the model.
 

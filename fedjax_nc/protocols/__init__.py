@@ -7,7 +7,7 @@ paper gives to one dataset is asked by that dataset's name, any other by what th
 
 from dataclasses import replace
 
-from fedjax_nc.config import RunConfig
+from fedjax_nc.config import RunConfig, changed
 from fedjax_nc.data.catalogue import find
 from fedjax_nc.data.spec import DatasetSpec
 from fedjax_nc.errors import UserError, unknown
@@ -46,10 +46,12 @@ def resolve(
     name, regime = split(protocol)
     first = catalogue.parse(spec)[0]
     record = find(dataset) if isinstance(dataset, str) else dataset
-    config, hyper = PROTOCOLS[name].make(record, first, regime)
+    config, hyper, of_network = PROTOCOLS[name].make(record, first, regime)
     method = catalogue.completed(spec, hyper)
     finetune = config.evaluation.finetune and _has_finetuning(method)
     network = config.model if model is None else model
+    for group, values in of_network.get(network, {}).items():
+        config = changed(config, group, values=values)
     ends_with_mapping = network in MODELS and MODELS[network].mapped
     mapping = () if ends_with_mapping else PROTOCOLS[name].mapping
     config = replace(

@@ -13,6 +13,8 @@ class Settings(NamedTuple):
 
     config: RunConfig
     hyper: Mapping[str, Mapping[str, Any]]  # of each `method` and `| regulariser`
+    # further settings of some networks, by name and group, whoever asks for them
+    of_network: Mapping[str, Mapping[str, Mapping[str, Any]]] = {}
 
 
 class Protocol(NamedTuple):

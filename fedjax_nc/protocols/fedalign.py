@@ -24,7 +24,9 @@ def fedalign(dataset: DatasetSpec, method: Piece, regime: str) -> Settings:
     table 5's are on its page.
 
     Deviations: every test image is used, the code drops the last incomplete batch; momentum does
-    not leak between clients as it does in the code; ImageNet-200 has no colour jitter.
+    not leak between clients as it does in the code; ImageNet-200 has no colour jitter; MOON's
+    global and previous models normalise by their running statistics, in the code by the batch,
+    since nobody takes them out of training mode (its projector ends with 256 outputs, as here).
     """
     del method
     rounds, federation = 25, Federation(16, 16, weights="batches")

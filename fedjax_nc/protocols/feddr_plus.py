@@ -3,13 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
-from fedjax_nc.config import Data, Evaluation, Federation, Local, RunConfig
+from fedjax_nc.config import Data, Federation, Local, RunConfig
 from fedjax_nc.data.spec import DatasetSpec
 from fedjax_nc.methods.catalogue import Piece
 from fedjax_nc.protocols.base import Protocol, Settings, augmentation, network
 
 _CLIENTS = 100
 _LOSS = {("local", "dr"): "dot_regression"}  # whose learning rate a variant has
+_PERSONAL = ("ditto", "fedper", "fedrep", "per_fedavg")  # run by code adapted from FedBABU's
 _EXAMPLES = {"imagenet100": 130_000}  # as table 7 says; the official files have fewer
 
 
@@ -18,10 +19,11 @@ def feddr_plus(dataset: DatasetSpec, method: Piece, regime: str) -> Settings:
 
     Under `lda` the code makes the same number of steps whatever a client's size, as many epochs as
     a client of mean size would, and weights clients by size; --data.partition=dirichlet alone
-    changes neither. Under `shards` the paper's "global" accuracy is the global model's mean over
-    clients' own test shards: `client_accuracy` here. MobileNet normalises by the batch in tests
-    too, as in the code, so accuracy depends on the batch: 100 of a client's shards, 50 of the whole
-    test set under `lda`.
+    changes neither. FedPer, FedRep, Ditto and Per-FedAvg (tables 5, 14) make epochs there too, with
+    equal weights: their code is FedBABU's. Under `shards` the paper's "global" accuracy is the
+    global model's mean over clients' own test shards: `client_accuracy` here. MobileNet, on any
+    dataset, normalises by the batch in tests too, as in the code, so accuracy depends on the batch:
+    100 of a client's examples, and under `lda` 50 of the whole test set but for those four methods.
 
     Local training is 160 epochs of every client with one optimiser, decaying at 80 and 120.
     Per-FedAvg's inner step has the learning rate and its outer one 0.1; Ditto's lambda is 0.75.
@@ -30,19 +32,20 @@ def feddr_plus(dataset: DatasetSpec, method: Piece, regime: str) -> Settings:
     RandomResizedCrop, which ImageNet-100 gets, of pictures that were cropped once; FedRep, Ditto
     and Per-FedAvg are those of their papers, the code's are FedBABU's (--hp.optimizer=one,
     --hp.rule=fedbabu, --hp.batches=pairs); Ditto's learning rate decays and Per-FedAvg's inner step
-    does not, in the code it is the other way round; that code tests personal models in batches of
-    100 under `lda` too, and its FedProx and MOON make only E x E steps there; personal accuracy of
-    local training is after one more epoch, the code keeps each client's best.
+    does not, in the code it is the other way round; that code's Ditto and Per-FedAvg have no weight
+    decay, and its stored scripts are for other partitions, with 5 epochs, FedRep's with momentum
+    0.5 and no decay either; under `lda` all personal models are tested in batches of 100, and
+    FedProx and MOON make only E x E steps; personal accuracy of local training is after one more
+    epoch, the code keeps each client's best.
     """
     photographs, hundred = dataset.kind == "photographs", dataset.classes >= 100
     name, lda = method.entry.name, regime == "lda"
+    by_steps = lda and name not in _PERSONAL
     lr = _learning_rate(dataset, _LOSS.get((name, method.kwargs.get("loss", "")), name))
     shards, epochs = ((20, 5) if photographs else (10, 3)) if hundred else (2, 10)
     held = _EXAMPLES.get(dataset.name, dataset.train) // _CLIENTS  # by a client of mean size
-    model = network(dataset, "mobilenet", cifar10="vgg11")
-    by_batch = model == "mobilenet"
     config = RunConfig(
-        model=model,
+        model=network(dataset, "mobilenet", cifar10="vgg11"),
         rounds=320,
         data=Data(
             partition="dirichlet" if lda else "shards",
@@ -54,7 +57,7 @@ def feddr_plus(dataset: DatasetSpec, method: Piece, regime: str) -> Settings:
         ),
         local=Local(
             epochs=epochs,
-            steps=epochs * max(held // 50, 1) if lda else 0,
+            steps=epochs * max(held // 50, 1) if by_steps else 0,
             batch_size=50,
             lr=lr,
             momentum=0.9,
@@ -63,13 +66,7 @@ def feddr_plus(dataset: DatasetSpec, method: Piece, regime: str) -> Settings:
             decay=0.1,
             milestones=(160, 240),
         ),
-        federation=Federation(
-            _CLIENTS,
-            10,
-            weights="size" if lda else "equal",
-            norm="batch" if by_batch else "default",
-        ),
-        evaluation=Evaluation(batch_size=(50 if lda else 100) if by_batch else 200),
+        federation=Federation(_CLIENTS, 10, weights="size" if by_steps else "equal"),
     )
     hyper: dict[str, dict[str, Any]] = {
         "fedprox": {"mu": 0.001},
@@ -82,7 +79,12 @@ def feddr_plus(dataset: DatasetSpec, method: Piece, regime: str) -> Settings:
         "per_fedavg": {"alpha": lr, "beta": 0.1},
         "ditto": {"lam": 0.75},
     }
-    return Settings({"local": _alone}.get(name, _as_it_is)(config), hyper)
+    by_batch = {
+        "federation": {"norm": "batch"},
+        "evaluation": {"batch_size": 50 if by_steps else 100},
+    }
+    made = {"local": _alone}.get(name, _as_it_is)(config)
+    return Settings(made, hyper, of_network={"mobilenet": by_batch})
 
 
 def _learning_rate(dataset: DatasetSpec, loss: str) -> float:

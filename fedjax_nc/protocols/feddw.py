@@ -17,11 +17,12 @@ def feddw(dataset: DatasetSpec, method: Piece, regime: str) -> Settings:
 
     Deviations: the test set is not augmented, the released code sends it through the training crop
     and flip; CIFAR-100 is not rotated by up to 15 degrees as there, and has CIFAR-10's mean and
-    deviation; ResNet-18's convolutions have no biases, which BatchNorm would cancel. The rows of
-    FedALA, FedPer, FedProto, FedRep and Local are `personal_global_accuracy`, the mean over clients
-    of their models on the official test set: here after one more local training of everybody from
-    the last global model, in the code as each client last trained. Which round is reported is not
-    stated; here it is the last.
+    deviation; ResNet-18's convolutions have no biases, which BatchNorm would cancel; FedProto's
+    prototypes are of the 128 features before the class vectors, in the code of what the
+    convolutions give, before the dense layers. The rows of FedALA, FedPer, FedProto, FedRep and
+    Local are `personal_global_accuracy`, the mean over clients of their models on the official test
+    set: here after one more local training of everybody from the last global model, in the code as
+    each client last trained. Which round is reported is not stated; here it is the last.
     """
     hard = regime == "pathological"
     config = RunConfig(
