@@ -195,3 +195,23 @@ def test_fedsols_statistics_are_of_the_unperturbed_pass(x64, tiny):
     sol, avg = (plain(t.run(1)[0].weights) for t in tasks)
     same(sol.stats, avg.stats)
     assert all(differ(sol.params[group], avg.params[group]) for group in ("body", "head"))
+
+
+def test_anchors_of_fedfm_are_of_the_new_global_model(x64, tiny):
+    """The second exchange looks at everybody's data with the model that the first one made."""
+    t = only(tiny("fedfm", norm="none", widths=(3,)), LARGEST)
+    x, y = examples_of(t)
+    state, _ = t.run(1)
+    out, _ = t.task.trainer.model.apply(state.weights, x, train=False)
+    anchors = state.shared["anchors"]
+    for label in set(y):
+        np.testing.assert_allclose(anchors.mean[label], out.features[y == label].mean(0), rtol=1e-9)
+
+
+def test_adam_has_no_momentum_of_sgd(tiny):
+    """FedNova counts plain steps under Adam, whatever --local.momentum says."""
+    runs = [
+        tiny("fednova", norm="none", widths=(3,), local_cfg={"optimizer": "adam", "momentum": m})
+        for m in (0.0, 0.9)
+    ]
+    same(*(t.run(1)[0].weights for t in runs))

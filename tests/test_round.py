@@ -194,9 +194,10 @@ def test_client_without_data_changes_nothing(x64, tiny):
     assert metrics.sums["examples"] == 28
 
 
+@pytest.mark.parametrize("spec", ["scaffold", "fedavgm"])  # the second would go on by momentum
 @pytest.mark.parametrize("weights", ["size", "equal"])
-def test_all_clients_empty(x64, tiny, weights):
-    t = tiny("scaffold", norm="none", federation={"weights": weights})
+def test_all_clients_empty(x64, tiny, weights, spec):
+    t = tiny(spec, norm="none", federation={"weights": weights})
     t = t._replace(data=t.data._replace(train=Table(t.data.train.index, t.data.train.size * 0)))
     initial = t.state()
     initial = State(
