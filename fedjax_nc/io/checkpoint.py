@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from fedjax_nc import processes
-from fedjax_nc.errors import UserError
-from fedjax_nc.io import checksums, facts, records
+from fedjax_nc import inputs, processes
+from fedjax_nc.errors import UserError, reason
+from fedjax_nc.io import checksums, facts, files, left, records
 from fedjax_nc.io.facts import Damaged, steps
 from fedjax_nc.types import State
 
@@ -35,12 +35,30 @@ class Found(NamedTuple):
     warnings: Sequence[str] = ()
 
 
+class Flushed(ocp.path.atomicity.AtomicRenameTemporaryPath):
+    """A folder that Orbax writes, which takes its name when all of it is on the disk.
+
+    Orbax itself waits for arrays only, in each process for its own: a machine that fails would
+    leave empty facts in a step for which an older one has been deleted.
+    """
+
+    async def finalize(self) -> None:
+        """Flushes a step, with the items that are in it by now, and then its name."""
+        final = Path(self.get_final())
+        if not final.name.isdecimal():  # an item
+            return await super().finalize()
+        files.flush_folder(Path(self.get()))
+        await super().finalize()
+        for path in [*final.iterdir(), final, final.parent]:  # Orbax has just marked it as whole
+            files.flush(path)
+
+
 def open_manager(directory: Path) -> ocp.CheckpointManager:
     """Opens the run's checkpoints to write; the last two are kept, so that damage loses little.
 
     Opened after `restore`, which sets damaged ones aside: they would count as one of the two.
     """
-    options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True)
+    options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True, temporary_path_class=Flushed)
     return ocp.CheckpointManager(directory.absolute(), options=options)
 
 
@@ -172,7 +190,7 @@ def _read(folder: Path, template: State, run: Mapping[str, Any]) -> Found:
             raise Damaged("it has no checksums, and metrics.jsonl has lost rows")
         warnings = [f"checkpoint of round {step} is of an earlier version, without checksums"]
     else:
-        rows = records.rows_of(told.get("rows", ""), "facts")
+        rows = left.saved_rows(told.get("rows", ""))
     begun = None if told is None else told.get("begun")
     return Found(_from_host(content, template), rows=rows, begun=begun, warnings=warnings)
 
@@ -243,8 +261,9 @@ def _restored(where: Path, like: Any) -> Any:
     except MemoryError:
         raise
     except Exception as error:  # Orbax raises many kinds for a damaged file
-        reason = " ".join(str(error).split())[:100]
-        told = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+        inputs.raise_fault(error, where)
+        told = reason(error)
+        told = told if told == type(error).__name__ else f"{type(error).__name__}: {told}"
     # arrays are read in parallel: the other readers end soon, and complain when they are forgotten
     time.sleep(0.2)
     gc.collect()
