@@ -64,7 +64,7 @@ def open_manager(directory: Path) -> ocp.CheckpointManager:
 
 @contextlib.contextmanager
 def told_once() -> Iterator[None]:
-    """Leaves out the tracebacks that Orbax's threads log of an error which saving raises too."""
+    """Leaves out the tracebacks of Orbax's threads for an error which saving raises too."""
     logger = logging.getLogger("absl")
 
     def wanted(record: logging.LogRecord) -> bool:
@@ -72,7 +72,8 @@ def told_once() -> Iterator[None]:
 
     logger.addFilter(wanted)
     try:
-        yield
+        with _without_late_threads():
+            yield
     finally:
         logger.removeFilter(wanted)
 
@@ -213,7 +214,7 @@ def _content(
                 "--overwrite to replace it"
             )
     where = (folder / ("default" if earlier else "state")).absolute()
-    with _without_late_readers():
+    with _without_late_threads():
         content = _restored(where, like)
     if told is not None and (changed := checksums.changed(told["arrays"], content)):
         raise Damaged(f"{changed} is not what was saved")
@@ -230,8 +231,11 @@ def _set_aside(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _without_late_readers():
-    """Keep quiet what fails, or finds Orbax's event loop closed, after a read beside it failed."""
+def _without_late_threads():
+    """Keeps quiet what finds Orbax's event loop closed after something beside it has failed.
+
+    Arrays are read and written in parallel: the others end soon, and complain then.
+    """
     before = sys.unraisablehook
 
     def hook(seen):
@@ -245,6 +249,10 @@ def _without_late_readers():
     log.addFilter(of_others)
     try:
         yield
+    except Exception:
+        time.sleep(0.2)
+        gc.collect()  # some complain when they are forgotten
+        raise
     finally:
         sys.unraisablehook = before
         log.removeFilter(of_others)
@@ -264,10 +272,7 @@ def _restored(where: Path, like: Any) -> Any:
         inputs.raise_fault(error, where)
         told = reason(error)
         told = told if told == type(error).__name__ else f"{type(error).__name__}: {told}"
-    # arrays are read in parallel: the other readers end soon, and complain when they are forgotten
-    time.sleep(0.2)
-    gc.collect()
-    raise Damaged(told)
+    raise Damaged(told)  # out here, so that nothing holds on to the readers
 
 
 def _stored(reader: ocp.StandardCheckpointer, where: Path) -> Any:

@@ -142,8 +142,9 @@ def _clear(path: Path, directory: Path) -> None:
     if holder.get("system") == here["system"]:
         gone = holder.get("started") != here["started"]
     else:
-        gone = _stays_silent(path, who=_words(holder))
+        gone = _stays_silent(path, f"{directory} is held by another process, {_words(holder)}")
     if not gone:
+        holder = _parsed(_read(path) or found)  # another one may have been quicker
         raise UserError(
             f"{directory} is being written by another process, {_words(holder)}, since "
             f"{holder.get('since', 'a moment ago')}: wait until it ends, or end it"
@@ -152,14 +153,17 @@ def _clear(path: Path, directory: Path) -> None:
 
 
 def _words(holder: dict[str, Any]) -> str:
-    return f"host {holder.get('host', 'unknown')}, pid {holder.get('pid', 'unknown')}"
+    return short(f"host {holder.get('host', 'unknown')}, pid {holder.get('pid', 'unknown')}")
 
 
-def _stays_silent(path: Path, who: str) -> bool:
-    """Waits for the next sign of life of a holder elsewhere, as its last one tells nothing.
+def _stays_silent(path: Path, held: str) -> bool:
+    """Waits for the next sign of life of a holder elsewhere; returns whether none comes.
 
-    Returns whether none comes until it counts as gone. A run that was moved to another host goes
-    on then, instead of being refused because of what it was itself.
+    Its last one may be of a run that was moved here, which must not be refused because of itself.
+
+    Args:
+      path: of the lock.
+      held: by whom, which is told before it takes long.
     """
     last, told = path.stat().st_mtime_ns, False
     while (silent := _seconds_silent(path)) <= SILENCE:
@@ -167,12 +171,8 @@ def _stays_silent(path: Path, who: str) -> bool:
             return False
         if not told:
             with contextlib.suppress(OSError):  # nobody reads
-                print(
-                    f"{path.parent} is held by another process, {short(who)}: waiting up to "
-                    f"{SILENCE - silent:.0f} s for a sign that it lives",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                wait = f"waiting up to {SILENCE - silent:.0f} s for a sign that it lives"
+                print(f"{held}: {wait}", file=sys.stderr, flush=True)
         told = True
         time.sleep(LOOK)
     return True
