@@ -146,10 +146,10 @@ def test_a_machine_that_fails_is_no_damage(saved, monkeypatch, number):
             reader()
         assert fault.value.errno == number
     monkeypatch.undo()
-    monkeypatch.setattr(os, "listdir", fail)  # else a run would begin at round 1
-    with pytest.raises(OSError):
-        checkpoint.restore(steps, state_after(0))
-    monkeypatch.undo()
+    for name in ("listdir", "scandir"):  # else all checkpoints, or arrays, seem to be lost
+        with monkeypatch.context() as patch, pytest.raises(OSError):
+            patch.setattr(os, name, fail)
+            checkpoint.restore(steps, state_after(0))
 
     def fail_in_words(*args, **kwargs):  # as tensorstore does
         try:
@@ -248,6 +248,17 @@ def test_facts_of_another_kind_are_damage(copied, change):
     found = checkpoint.restore(steps, state_after(0))
     assert int(found.state.round) == 2 and "checkpoint of round 4 is damaged" in found.warnings[0]
     assert len(found.rows) == 2 and files_of(steps / "2") == good
+
+
+@pytest.mark.parametrize("depth", [60, 500, 700, 800, 900, 950])
+def test_deep_lists_are_damage(copied, depth):
+    """Python's parser may take what a function that calls itself does not."""
+    deep = json.dumps({"round": 1, "lists": 0}).replace(": 0", f": {'[' * depth}{']' * depth}")
+    (copied / "metrics.jsonl").write_text(f"{deep}\n")
+    assert "metrics.jsonl is no row of a round" in rundir.damage(copied)
+    (copied / "summary.json").write_text(deep)
+    with pytest.raises(facts.Damaged, match="too deeply nested"):
+        left.summary(copied / "summary.json")
 
 
 def test_rows_of_arrays_that_are_none():

@@ -8,6 +8,7 @@ import contextlib
 import gc
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -263,6 +264,9 @@ def _restored(where: Path, like: Any) -> Any:
     if processes.count() > 1:  # each reads all of it, when its turn has come
         me = jax.process_index()
         alone = ocp.options.MultiprocessingOptions(me, {me}, f"process{me}")
+    # Orbax takes a folder that it may not look into for one in which files are lost
+    for _ in os.walk(where, onerror=lambda error: inputs.raise_fault(error, where)):
+        pass
     try:
         with ocp.StandardCheckpointer(multiprocessing_options=alone) as reader:
             return reader.restore(where, _stored(reader, where) if like is None else like)
