@@ -100,6 +100,7 @@ def attempt(size: int, whole: Path) -> Row:
         said = lines[-1] if lines and alone else " / ".join(lines)
         if not equal:
             print(after, file=sys.stderr)
+        said = said.replace(str(out), out.name)
         return Row(size, code, saved=max(seen, default=0), lost=lost, equal=equal, said=said)
 
 

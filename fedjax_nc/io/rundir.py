@@ -62,7 +62,7 @@ def check(
         )
     before = environment.plugins(directory)
     for plugin in plugins:
-        name = plugin.get("path", plugin.get("module"))
+        name = plugin.get("path") or plugin["module"]
         if before.get(name, plugin["sha256"]) != plugin["sha256"]:
             raise UserError(
                 f"{directory} holds a run with another version of the plugin {name}: choose "
