@@ -122,7 +122,7 @@ def test_decoded_arrays_are_on_the_disk_before_they_have_their_name(tmp_path, mo
 # --- a machine that fails
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.ESTALE, errno.EIO])
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
 def test_a_machine_that_fails_is_no_damage(saved, monkeypatch, number):
     before, steps = files_of(saved.parent), saved / "ckpt"
 
@@ -250,7 +250,7 @@ def test_facts_of_another_kind_are_damage(copied, change):
     assert len(found.rows) == 2 and files_of(steps / "2") == good
 
 
-@pytest.mark.parametrize("depth", [60, 500, 700, 800, 900, 950])
+@pytest.mark.parametrize("depth", [60, 500, 900])
 def test_deep_lists_are_damage(copied, depth):
     """Python's parser may take what a function that calls itself does not."""
     deep = json.dumps({"round": 1, "lists": 0}).replace(": 0", f": {'[' * depth}{']' * depth}")
