@@ -23,7 +23,7 @@ from fedjax_nc.errors import UserError
 from fedjax_nc.host import loop
 from fedjax_nc.host.assemble import assemble
 from fedjax_nc.host.states import place, stack_states, state_of_seed
-from fedjax_nc.io import checkpoint, rundir
+from fedjax_nc.io import checkpoint, facts, rundir
 from fedjax_nc.train import schedule
 
 ROUNDS = 6
@@ -71,6 +71,7 @@ class Method:
         self.directory = rundir.path_of(str(out), cfg)
         self.template = state_of_seed(self.job)
         self.rows = rundir.results(self.directory)[0]
+        self.run = (facts.newest(self.directory / "ckpt") or {})["run"]  # as the command compares
         self.rounds = loop.make_rounds_of(self.job, stack_states([self.template]))
         steps = checkpoint.steps(self.directory / "ckpt")
         self.saved = {0: self.template} | {
@@ -108,9 +109,9 @@ def attempt(method: Method, rng: random.Random, folder: Path) -> tuple[str, str]
     shutil.copy(method.directory / "metrics.jsonl", folder)
     done = "; ".join(damage(rng, folder / "ckpt") for _ in range(rng.choice((1, 1, 1, 2, 3))))
     try:
-        found = checkpoint.restore(folder / "ckpt", method.template)
-    except UserError as error:
-        return ("refused" if "\n" not in str(error) else "long refusal"), done
+        found = checkpoint.restore(folder / "ckpt", method.template, run=method.run)
+    except UserError as error:  # damage is no other run, and the same command must go on
+        return "refused", f"{done}: {error}"
     except Exception:
         return "traceback", f"{done}\n{traceback.format_exc()}"
     step = 0 if found.state is None else int(found.state.round)
@@ -138,7 +139,7 @@ def run() -> int:
                 with tempfile.TemporaryDirectory(dir=scratch) as folder:
                     outcome, done = attempt(method, rng, Path(folder))
                 counts[outcome] += 1
-                if outcome in ("wrong", "traceback", "long refusal"):
+                if outcome in ("wrong", "traceback", "refused"):
                     failed += 1
                     print(f"{spec}: {outcome}: {done}", flush=True)
             told = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))

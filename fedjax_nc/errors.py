@@ -4,7 +4,7 @@ import difflib
 import re
 import reprlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 LONGEST = 400  # characters of a message: five lines of a terminal, which people still read
@@ -47,15 +47,25 @@ class UserError(Exception):
 
 
 class Fault(Exception):
-    """The machine fails, as by a full disk. The command line prints one line and exits with 3."""
+    """The machine fails, as by a full disk. The command line prints one line and exits with 3.
+
+    Its message is shortened as a `UserError`'s is.
+    """
+
+    def __init__(self, message: str) -> None:
+        """Shortens a message where it is too long."""
+        super().__init__(_shortened(_plain(message)))
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal ends a run. The command line prints the message and exits with the code."""
+    """A signal ends a run. The command line prints the message and exits with the code.
+
+    Its message is shortened as a `UserError`'s is.
+    """
 
     def __init__(self, message: str, code: int) -> None:
         """Keeps the code beside the message."""
-        super().__init__(message)
+        super().__init__(_shortened(_plain(message)))
         self.code = code
 
 
@@ -74,7 +84,14 @@ def _some(kind: str, names: list[str]) -> str:
     if len(whole) < LONGEST // 2:
         return whole
     where = f": {command('list')} {_LISTED[kind]}" if kind in _LISTED else ""
-    return f"{', '.join(names[:_SHOWN])} and {len(names) - _SHOWN} more{where}"
+    return few(names) + where
+
+
+def few(names: Sequence[str]) -> str:
+    """Returns names, or of many the first ones and how many more there are."""
+    if len(names) <= _SHOWN:
+        return ", ".join(names)
+    return f"{', '.join(names[:_SHOWN])} and {len(names) - _SHOWN} more"
 
 
 def quoted(value: object) -> str:
@@ -87,8 +104,12 @@ def quoted(value: object) -> str:
 
 def reason(error: BaseException) -> str:
     """Returns what another library says of a fault, for the middle of a message."""
-    text = _plain(str(error)).rstrip(".")
-    return _cut(text, LONGEST // 4) if text else type(error).__name__
+    return short(str(error)).rstrip(".") or type(error).__name__
+
+
+def short(text: str) -> str:
+    """Returns what somebody else wrote as a part of a line, which a terminal can show."""
+    return _cut(_plain(text), LONGEST // 4)
 
 
 def _plain(text: str) -> str:
@@ -105,13 +126,8 @@ def _shortened(line: str) -> str:
         return line
     line = " ".join(_cut(word, _WORD) for word in line.split(" "))
     if len(line) > LONGEST:
-        line = _NAMES.sub(_few, line)
+        line = _NAMES.sub(lambda names: few(names[0].split(", ")), line)
     return _cut(line, LONGEST, end=_ADVICE)
-
-
-def _few(names: re.Match[str]) -> str:
-    first = names[0].split(", ")
-    return f"{', '.join(first[:_SHOWN])} and {len(first) - _SHOWN} more"
 
 
 def _cut(text: str, most: int, end: int | None = None) -> str:

@@ -5,6 +5,7 @@ into an error that says which file it is and what to do. Nothing that is read is
 """
 
 import ast
+import errno
 import json
 import os
 import stat
@@ -16,7 +17,13 @@ from fedjax_nc.errors import UserError, quoted
 
 KILOBYTE, MEGABYTE = 1 << 10, 1 << 20
 DIGITS = 100  # of a number that is typed; Python itself refuses 4,300 of them
-_DEPTH = 50  # brackets and signs inside one another; Python's own parser stops at some hundred
+_DEPTH = 50  # brackets and signs inside one another; Python's own parsers stop at some hundred
+# What the system says when the machine fails and not the file, which may be whole: rights, open
+# files, memory, a disk or a file server that does not answer.
+_FAULTS = (
+    *(errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO),
+    *(errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENOTCONN),
+)
 _PATH, _PART = 4000, 250  # bytes of a path and of one name in it, just below what Linux takes
 
 
@@ -45,11 +52,35 @@ def read_json(path: Path, most: int) -> Any:
 
 
 def parse_json(content: bytes | str) -> Any:
-    """Returns what a JSON text says."""
+    """Returns what a JSON text says; whoever goes through it may call itself at every level."""
     try:
-        return json.loads(content)
+        found = json.loads(content)
     except RecursionError:
         raise ValueError("too deeply nested") from None
+    level = [found]
+    for _ in range(_DEPTH):
+        tables = [value for value in level if isinstance(value, (dict, list))]
+        if not tables:
+            return found
+        level = [x for t in tables for x in (t.values() if isinstance(t, dict) else t)]
+    raise ValueError("too deeply nested")
+
+
+def raise_fault(error: BaseException, path: Path) -> None:
+    """Raises an error of reading if the machine failed, so that a good file is not called damaged.
+
+    Args:
+      error: what was raised; another language tells what the system said by its words only.
+      path: what was read.
+    """
+    if isinstance(error, OSError) and error.errno in _FAULTS:
+        raise error
+    cause: BaseException | None = error
+    while cause is not None:
+        for number in _FAULTS:
+            if os.strerror(number) in str(cause):
+                raise OSError(number, os.strerror(number), str(path)) from error
+        cause = cause.__cause__ or cause.__context__
 
 
 def parse_python(text: str | bytes, most: int, mode: str = "exec") -> Any:

@@ -21,7 +21,7 @@ from fedjax_nc.cli import exits, flags
 from fedjax_nc.errors import Fault, UserError
 from fedjax_nc.host.assemble import assemble
 from fedjax_nc.host.states import first_state
-from fedjax_nc.io import checkpoint
+from fedjax_nc.io import checkpoint, lock
 from fedjax_nc.train.executors import make_executor
 
 METHODS = ("fedavg", "scaffold", "moon", "fedblade", "ditto", "fedbabu | fd(beta=0.9)")
@@ -179,8 +179,8 @@ def test_a_signal_to_one_stops_all_and_a_refusal_is_told_once(tmp_path):
     assert [p.returncode for p in pair] == [75, 75], said
     assert "saved after round" in said[0][1]
     [directory] = tmp_path.glob("*/*/*/seed0")
-    lock = directory.with_name(".seed0.lock")
-    lock.write_text("{}")  # somebody's, of whom nothing is known but that it is fresh
+    held = directory.with_name(".seed0.lock")
+    held.write_text(json.dumps(lock._holder(os.getpid())))  # of this process, which lives
     port = free_port()
     pair = [command(tmp_path, me, port) for me in range(2)]
     said = [p.communicate(timeout=100) for p in pair]

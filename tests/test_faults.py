@@ -15,7 +15,7 @@ from fedjax_nc.errors import Fault, Stopped, UserError
 from fedjax_nc.host import loop
 from fedjax_nc.host.assemble import assemble
 from fedjax_nc.host.states import first_state
-from fedjax_nc.io import checkpoint, files
+from fedjax_nc.io import checkpoint, files, lock
 
 TINY = ["--method=fedavg", *DATA, *FEW, *PLAIN, "--rounds=4", "--execution.checkpoint_every=1"]
 
@@ -95,9 +95,11 @@ def test_leftovers_of_a_killed_start_do_not_block(tmp_path):
 
 
 def test_full_disk_says_what_is_saved(tmp_path, monkeypatch, capfd):
-    save = checkpoint.save
+    save, looked = checkpoint.save, []
+    monkeypatch.setattr(lock.Lock, "look", lambda self: looked.append(self))
 
     def failing(managers, state, about):
+        looked.pop()  # whose directory it is
         if int(np.ravel(state.round)[0]) == 3:
             raise FULL
         save(managers, state, about=about)

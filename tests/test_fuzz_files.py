@@ -14,9 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedjax_nc.cli import curves
-from fedjax_nc.config import RunConfig, from_dict, to_dict
+from fedjax_nc.config import RunConfig, fingerprint, from_dict, to_dict
 from fedjax_nc.data import own, partition_file
-from fedjax_nc.io import rundir
+from fedjax_nc.io import environment, facts, rundir
 
 PARTS = {str(k): list(range(k, 60, 3)) for k in range(3)}
 META = {"pool": "train", "allow": [], "labels": "ab", "dataset": "digits"}
@@ -24,6 +24,11 @@ CONFIG = to_dict(RunConfig())
 ROW = {"round": 1, "seconds": 0.5, "compiled": True, "global_accuracy": 0.5, "global_loss": 1.0}
 SUMMARY = {"method": "fedavg", "dataset": "digits", "seed": 0, "rounds": 2, "seeds_in_parallel": 1}
 SUMMARY |= {"global_accuracy": 0.5, "client_accuracy": 0.5, "seconds_per_round": 0.5}
+START = {"devices": 1, "backend": "cpu", "processor": "x", "jax": "1", "jaxlib": "1", "round": 0}
+ENVIRONMENT = {"packages": {"jax": "1", "jaxlib": "1"}, "devices": ["cpu:0"], "started": "now"}
+ENVIRONMENT |= {"plugins": [{"path": "a.py", "sha256": "0"}], "history": [START]}
+FACTS = {"run": {"config": fingerprint(RunConfig()), "order": "official"}, "begun": START}
+FACTS |= {"arrays": {"round": "int32 scalar 0"}, "rows": json.dumps(ROW) + "\n"}
 
 
 def npz_of(arrays):
@@ -163,6 +168,56 @@ def test_damaged_records(folder, content):
 def test_a_damaged_summary(folder, content):
     write_run(folder / "run", summary=content)
     answered(table_of, folder / "run")
+
+
+def resumed(directory):
+    """What a command reads of a run before it starts jax."""
+    plugin = {"path": "a.py", "sha256": "0"}
+    rundir.finished(directory)
+    rundir.check(directory, RunConfig(), overwrite=False, plugins=[plugin])
+    rundir.mend(directory, RunConfig())
+    begun = (facts.newest(directory / "ckpt") or {}).get("begun", {})
+    for start in (begun, *environment.history(directory)):
+        said = environment.differences(start, START | {"devices": 2})
+        assert len(said) < 1500 and (not said or said.isprintable())
+
+
+def write_facts(directory, content):
+    path = directory / "ckpt" / "2" / "facts" / "metadata"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(content))
+
+
+@fuzz(40)
+@example(FACTS | {"run": None})
+@example(FACTS | {"run": {}})
+@example(FACTS | {"rows": 7})
+@given(replaced(FACTS) | ANYTHING)
+def test_facts_that_were_sealed_again(folder, content):
+    write_run(folder / "run")
+    write_facts(folder / "run", facts.sealed(content) if isinstance(content, dict) else content)
+    answered(resumed, folder / "run")
+    answered(table_of, folder / "run")
+
+
+@fuzz(30)
+@example(ENVIRONMENT | {"plugins": [{"path": [1], "sha256": "1"}]})
+@given(replaced(ENVIRONMENT) | ANYTHING)
+def test_an_environment_of_anything(folder, content):
+    write_run(folder / "run")
+    (folder / "run" / "environment.json").write_text(json.dumps(content))
+    answered(resumed, folder / "run")
+
+
+def test_run_directories_of_pipes_are_refused(folder):
+    """Nobody waits for what is never written."""
+    write_run(folder / "run")
+    write_facts(folder / "run", facts.sealed(FACTS))
+    for name in ("ckpt/2/facts/metadata", "environment.json", "metrics.jsonl"):
+        (folder / "run" / name).unlink(missing_ok=True)
+        os.mkfifo(folder / "run" / name)
+        answered(resumed, folder / "run")
+        answered(table_of, folder / "run")
 
 
 def test_an_undamaged_run_has_its_table(folder):

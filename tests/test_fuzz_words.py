@@ -1,6 +1,7 @@
 """Whatever is typed as a method, a flag or a plugin is understood or refused on one line."""
 
 import re
+from functools import partial
 
 import pytest
 from fuzzing import ANYTHING, LONG, PLAIN, WORDS, answered, fuzz
@@ -8,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fedjax_nc import plugins
-from fedjax_nc.cli import flags
+from fedjax_nc.cli import flags, run
 from fedjax_nc.config import RunConfig, to_dict
-from fedjax_nc.errors import LONGEST, UserError
+from fedjax_nc.errors import LONGEST, Fault, Stopped, UserError
 from fedjax_nc.methods import catalogue, registry
 
 NAMES = sorted({*catalogue.bases(), *catalogue.regularisers(), "nope", ""})
@@ -74,8 +75,15 @@ def _parse(argv):
 @given(st.lists(WORDS, max_size=400), WORDS)
 def test_a_message_is_one_short_line_that_ends_in_its_advice(names, given):
     advice = "give another, as --method=fedavg"
-    said = str(UserError(f"{given}: choose from {', '.join(names)}: {advice}"))
-    assert len(said) <= LONGEST and said.isprintable() and said.endswith(advice)
+    for kind in (UserError, Fault, partial(Stopped, code=75)):
+        said = str(kind(f"{given}: choose from {', '.join(names)}: {advice}"))
+        assert len(said) <= LONGEST and said.isprintable() and said.endswith(advice)
+
+
+def test_seeds_of_which_nothing_is_saved_are_told_in_part(tmp_path):
+    asked = flags.parse(["--seeds", *map(str, range(100))])
+    said = run._saved(asked, {seed: tmp_path / str(seed) for seed in range(100)})
+    assert "so nothing of seed 0, 1, 2, 3, 4, 5 and 94 more is saved" in said
 
 
 def test_a_long_list_is_shortened_and_says_where_all_of_it_is(refused):

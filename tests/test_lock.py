@@ -1,6 +1,7 @@
 """One process writes a run directory; what a dead one left is taken over by exactly one."""
 
 import contextlib
+import errno
 import json
 import os
 import subprocess
@@ -12,7 +13,10 @@ import pytest
 from runs import DATA, FEW, PLAIN, ROOT, directory_of, files_of, train
 
 from fedjax_nc.cli import main
+from fedjax_nc.config import RunConfig
 from fedjax_nc.errors import Fault, UserError
+from fedjax_nc.host import finish
+from fedjax_nc.host.loop import Seed
 from fedjax_nc.io import lock
 
 TINY = ["--method=fedavg", *DATA, *FEW, *PLAIN, "--rounds=2"]
@@ -60,21 +64,80 @@ def test_dead_process_holds_nothing(tmp_path):
     assert not path.exists()
 
 
-def test_process_elsewhere_is_known_by_its_signs_of_life(tmp_path):
+def test_process_elsewhere_is_waited_for_until_it_counts_as_gone(tmp_path, monkeypatch, capfd):
+    """A run that was moved to another host must not be refused because of itself."""
+    monkeypatch.setattr(lock, "LOOK", 0.01)
+    monkeypatch.setattr(lock, "SILENCE", 100.2)
     directory, path = place(tmp_path)
-    leave(path, seconds=100, system="elsewhere", host="far", pid=1)
-    with pytest.raises(UserError, match=r"host far, pid 1, since noon.*again in (20|19) s"):
-        lock.hold(directory).__enter__()
+    leave(path, seconds=100, system="elsewhere", host="far\x1b", pid=1)
+    with lock.hold(directory):
+        assert json.loads(path.read_text())["pid"] == os.getpid()
+    [line] = capfd.readouterr().err.splitlines()
+    held = rf"{directory} is held by another process, host far\x1b, pid 1"
+    assert line == f"{held}: waiting up to 0 s for a sign that it lives"
     leave(path, seconds=130, system="elsewhere")
     with lock.hold(directory):
         pass
-    for content in (b"", b"{", b"[1]"):  # of a machine that failed
-        path.write_bytes(content)
-        with pytest.raises(UserError, match="another process, host unknown"):
-            lock.hold(directory).__enter__()
-        os.utime(path, (0, 0))
-        with lock.hold(directory):
-            pass
+    assert capfd.readouterr().err == ""
+
+
+def test_process_elsewhere_that_lives_is_not_disturbed(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "LOOK", 0.01)
+    directory, path = place(tmp_path)
+    leave(path, seconds=100, system="elsewhere", host="far", pid=1)
+    beat = threading.Timer(0.1, os.utime, [path])
+    beat.start()
+    with pytest.raises(UserError, match=r"host far, pid 1, since noon: wait until it ends, or"):
+        lock.hold(directory).__enter__()
+    beat.join()
+
+
+ODD = (b"", b"{", b"[1]", b"[" * 5000, b'{"pid": "\\u0000"}', b'{"host": [[]], "pid": 1e999}')
+
+
+@pytest.mark.parametrize("content", ODD, ids=range(len(ODD)))
+def test_a_lock_that_says_nothing_is_gone_in_the_end(tmp_path, content):
+    directory, path = place(tmp_path)
+    path.parent.mkdir()
+    path.write_bytes(content)
+    os.utime(path, (0, 0))
+    with lock.hold(directory):
+        pass
+    os.mkfifo(path)  # nobody waits for its writer
+    os.utime(path, (0, 0))
+    with lock.hold(directory):
+        pass
+
+
+def test_a_lock_is_never_empty(tmp_path, monkeypatch):
+    """A process that is killed before it has written its name leaves no lock."""
+    directory, path = place(tmp_path)
+    link, seen = os.link, []
+
+    def noted(source, target):
+        seen.append((json.loads(source.read_text())["pid"], path.exists()))
+        raise KeyboardInterrupt if len(seen) == 1 else OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", noted)
+    with pytest.raises(KeyboardInterrupt), lock.hold(directory):
+        pass
+    with lock.hold(directory):  # of a file system without links
+        assert json.loads(path.read_text())["pid"] == os.getpid()
+    monkeypatch.setattr(os, "link", link)
+    with lock.hold(directory):
+        assert [p.name for p in path.parent.iterdir()] == [".seed0.lock"]
+    assert seen == [(os.getpid(), False)] * 2
+
+
+def test_leftovers_of_killed_processes_are_removed(tmp_path):
+    directory, path = place(tmp_path)
+    path.parent.mkdir()
+    for name, seconds in (("1a2b3c4d", 500), ("clearing", 500), ("young", 0)):
+        left = path.with_name(f"{path.name}.{name}")
+        left.touch()
+        os.utime(left, (time.time() - seconds,) * 2)
+    with lock.hold(directory):
+        assert {p.name for p in path.parent.iterdir()} == {path.name, f"{path.name}.young"}
 
 
 def test_of_many_takers_one_takes(tmp_path):
@@ -111,6 +174,17 @@ def test_signs_of_life_and_a_lost_lock(tmp_path, monkeypatch):
         with pytest.raises(Fault, match="taken or removed by another process"):
             mine.check()
     assert path.exists()  # it is the other's
+
+
+def test_no_summary_where_the_lock_was_lost(tmp_path):
+    directory, path = place(tmp_path)
+    with lock.hold(directory) as mine:
+        leave(path, pid=1)
+        mine.check()  # the next sign of life will notice
+        seed = Seed(RunConfig(), [], directory=directory, lock=mine)
+        with pytest.raises(Fault, match="taken or removed by another process"):
+            finish._leave_files(None, seed, number=0, summary={})
+    assert not directory.exists()
 
 
 def wait_for(happens):

@@ -7,8 +7,9 @@ from typing import Any
 from fedjax_nc import devices, effects, plugins, processes
 from fedjax_nc.cli import console, flags, listing
 from fedjax_nc.cli.exits import answered, in_words
-from fedjax_nc.errors import Fault, Stopped, UserError, command
+from fedjax_nc.errors import Fault, Stopped, UserError, command, few
 from fedjax_nc.host import stopping
+from fedjax_nc.io import facts
 
 
 @answered
@@ -110,14 +111,15 @@ def _train(asked: flags.Command) -> list[dict[str, Any]]:
 def _saved(asked: flags.Command, directories: dict[int, Path]) -> str:
     """Returns what the person whose run was stopped should know: what is saved, how to go on."""
     left = {s: d for s, d in directories.items() if not (d / "summary.json").exists()}
-    saved = [int(p.name) for d in left.values() for p in (d / "ckpt").glob("*") if p.name.isdigit()]
+    saved = [step for d in left.values() for step in facts.steps(d / "ckpt")]
     if saved:
         without = " without --overwrite" if asked.overwrite else ""
         return f"saved after round {max(saved)}; the same command{without} goes on"
     every = asked.configs[0].execution.checkpoint_every
+    seeds = few([str(seed) for seed in left])
     return (
-        f"no checkpoint was made yet, so nothing of seed {', '.join(map(str, left))} is saved; one "
-        f"is made every {every} rounds (--execution.checkpoint_every)"
+        f"no checkpoint was made yet, so nothing of seed {seeds} is saved; one is made every "
+        f"{every} rounds (--execution.checkpoint_every)"
     )
 
 

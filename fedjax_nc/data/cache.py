@@ -12,13 +12,15 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
+from fedjax_nc import inputs
 from fedjax_nc.data.arrays import Arrays
 from fedjax_nc.errors import UserError
+from fedjax_nc.io import files
 
 CHECKSUMS = "checksums.json"  # {file: [bytes, time of the last change, sha256]}
 _WEEK = 7 * 24 * 3600  # seconds after which a file that seems untouched is looked at again
@@ -34,38 +36,74 @@ def cached(key: str, root: Path, write: Callable[[Path], None], broken: str) -> 
       broken: the error for a dataset that cannot be decoded, with {} for the reason.
     """
     folders = [place / key for place in _places(root)]
-    found = next((folder for folder in folders if folder.is_dir()), None)
-    if found is not None:
-        try:
-            return _open(found)
-        except (OSError, ValueError) as error:
-            print(f"cache {found} is damaged ({error}): decoding again", file=sys.stderr)
-            shutil.rmtree(found, ignore_errors=True)
-    return open_folder(_write(folders[0], write, broken=broken))
+    found = next((folder for folder in folders if folder.is_dir()), folders[0])
+    with contextlib.suppress(ValueError):
+        return _open(found)
+    with _in_turn(found):
+        if found.is_dir():  # another process may have decoded it meanwhile
+            try:
+                return _open(found)
+            except ValueError as error:
+                print(f"cache {found} is damaged ({error}): decoding again", file=sys.stderr)
+                _remove(found)
+        return open_folder(_write(folders[0], write, broken=broken))
 
 
 def open_folder(folder: Path) -> Arrays:
     """Opens decoded arrays that are what was written, mapped and not read."""
     try:
         return _open(folder)
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise UserError(
             f"cache {folder} is damaged ({error}): delete it and start again"
         ) from error
 
 
 def _open(folder: Path) -> Arrays:
-    _verify(folder)
-    return Arrays(*(np.load(folder / f"{part}.npy", mmap_mode="r") for part in Arrays._fields))
+    """Opens arrays; whatever says that they are not what was written is a ValueError."""
+    try:
+        _verify(folder)
+        return Arrays(*(np.load(folder / f"{part}.npy", mmap_mode="r") for part in Arrays._fields))
+    except (OSError, EOFError) as error:
+        inputs.raise_fault(error, folder)
+        raise ValueError(str(error)) from error
+
+
+@contextlib.contextmanager
+def _in_turn(folder: Path) -> Iterator[None]:
+    """Lets processes of one host write a folder one after another, where the system can."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(ImportError, OSError):  # Windows; nobody may write there
+            import fcntl
+
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            turn = folder.with_name(f".{folder.name}.turn")
+            file = held.enter_context(turn.open("w"))
+            # whoever waits for it gets it when it has no name any more, and finds arrays there
+            held.callback(turn.unlink, missing_ok=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _remove(folder: Path) -> None:
+    """Removes a folder at once for everybody, as another process may be about to write it."""
+    with contextlib.suppress(OSError):
+        aside = tempfile.mkdtemp(prefix=f"{folder.name}.tmp-", dir=folder.parent)
+        try:
+            folder.rename(aside)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 def _verify(folder: Path) -> None:
     """Compares arrays with their checksums, and writes those that are not known yet."""
     sums, known, due = folder / CHECKSUMS, {}, False
-    with contextlib.suppress(OSError, ValueError):  # lost or damaged ones are made again
-        content = json.loads(sums.read_text())
+    try:
+        content = inputs.read_json(sums, inputs.MEGABYTE)
         known = content if isinstance(content, dict) else {}
         due = time.time() - sums.stat().st_mtime > _WEEK and os.access(folder, os.W_OK)
+    except (OSError, ValueError) as error:  # lost or damaged ones are made again
+        inputs.raise_fault(error, sums)
     found = {}
     for file in (folder / f"{part}.npy" for part in Arrays._fields):
         before = known.get(file.name)
@@ -114,7 +152,7 @@ def _fill(target: Path, write: Callable[[Path], None], broken: str) -> Path:
         _verify(folder)
         folder.chmod(0o755)  # mkdtemp makes it private, but the data may be shared
         try:
-            folder.rename(target)
+            files.move_folder(folder, target)
         except OSError:
             if not target.is_dir():  # where it is one, another process was quicker
                 raise

@@ -59,6 +59,8 @@ def finish(
 def _leave_files(job: Job, seed: Seed, *, number: int, summary: dict[str, Any]) -> None:
     cfg, directory = seed.config, seed.directory
     assert directory is not None
+    if seed.lock is not None:
+        seed.lock.look()
     counts = np.asarray(job.data.class_counts)
     counts = counts.reshape(-1, *counts.shape[-2:])  # of each seed, or everybody's
     title = f"{cfg.method} on {cfg.dataset} ({cfg.model}, seed {cfg.seed})"

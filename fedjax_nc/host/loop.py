@@ -166,6 +166,8 @@ def train_rounds(
         """Saves all rounds so far, whose numbers have been seen to be finite."""
         nonlocal saved
         for seed in seeds:
+            if seed.lock is not None:
+                seed.lock.look()
             if seed.directory is not None:
                 files.flush(seed.directory / "metrics.jsonl")
         checkpoint.save(managers, state, about=[seed.facts for seed in seeds])

@@ -8,6 +8,7 @@ import contextlib
 import gc
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
-from fedjax_nc import processes
-from fedjax_nc.errors import UserError
-from fedjax_nc.io import checksums, facts, records
+from fedjax_nc import inputs, processes
+from fedjax_nc.errors import UserError, reason
+from fedjax_nc.io import checksums, facts, files, left, records
 from fedjax_nc.io.facts import Damaged, steps
 from fedjax_nc.types import State
 
@@ -35,18 +36,36 @@ class Found(NamedTuple):
     warnings: Sequence[str] = ()
 
 
+class Flushed(ocp.path.atomicity.AtomicRenameTemporaryPath):
+    """A folder that Orbax writes, which takes its name when all of it is on the disk.
+
+    Orbax itself waits for arrays only, in each process for its own: a machine that fails would
+    leave empty facts in a step for which an older one has been deleted.
+    """
+
+    async def finalize(self) -> None:
+        """Flushes a step, with the items that are in it by now, and then its name."""
+        final = Path(self.get_final())
+        if not final.name.isdecimal():  # an item
+            return await super().finalize()
+        files.flush_folder(Path(self.get()))
+        await super().finalize()
+        for path in [*final.iterdir(), final, final.parent]:  # Orbax has just marked it as whole
+            files.flush(path)
+
+
 def open_manager(directory: Path) -> ocp.CheckpointManager:
     """Opens the run's checkpoints to write; the last two are kept, so that damage loses little.
 
     Opened after `restore`, which sets damaged ones aside: they would count as one of the two.
     """
-    options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True)
+    options = ocp.CheckpointManagerOptions(max_to_keep=2, create=True, temporary_path_class=Flushed)
     return ocp.CheckpointManager(directory.absolute(), options=options)
 
 
 @contextlib.contextmanager
 def told_once() -> Iterator[None]:
-    """Leaves out the tracebacks that Orbax's threads log of an error which saving raises too."""
+    """Leaves out the tracebacks of Orbax's threads for an error which saving raises too."""
     logger = logging.getLogger("absl")
 
     def wanted(record: logging.LogRecord) -> bool:
@@ -54,7 +73,8 @@ def told_once() -> Iterator[None]:
 
     logger.addFilter(wanted)
     try:
-        yield
+        with _without_late_threads():
+            yield
     finally:
         logger.removeFilter(wanted)
 
@@ -172,7 +192,7 @@ def _read(folder: Path, template: State, run: Mapping[str, Any]) -> Found:
             raise Damaged("it has no checksums, and metrics.jsonl has lost rows")
         warnings = [f"checkpoint of round {step} is of an earlier version, without checksums"]
     else:
-        rows = records.rows_of(told.get("rows", ""), "facts")
+        rows = left.saved_rows(told.get("rows", ""))
     begun = None if told is None else told.get("begun")
     return Found(_from_host(content, template), rows=rows, begun=begun, warnings=warnings)
 
@@ -195,7 +215,7 @@ def _content(
                 "--overwrite to replace it"
             )
     where = (folder / ("default" if earlier else "state")).absolute()
-    with _without_late_readers():
+    with _without_late_threads():
         content = _restored(where, like)
     if told is not None and (changed := checksums.changed(told["arrays"], content)):
         raise Damaged(f"{changed} is not what was saved")
@@ -212,8 +232,11 @@ def _set_aside(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _without_late_readers():
-    """Keep quiet what fails, or finds Orbax's event loop closed, after a read beside it failed."""
+def _without_late_threads():
+    """Keeps quiet what finds Orbax's event loop closed after something beside it has failed.
+
+    Arrays are read and written in parallel: the others end soon, and complain then.
+    """
     before = sys.unraisablehook
 
     def hook(seen):
@@ -227,6 +250,10 @@ def _without_late_readers():
     log.addFilter(of_others)
     try:
         yield
+    except Exception:
+        time.sleep(0.2)
+        gc.collect()  # some complain when they are forgotten
+        raise
     finally:
         sys.unraisablehook = before
         log.removeFilter(of_others)
@@ -237,18 +264,19 @@ def _restored(where: Path, like: Any) -> Any:
     if processes.count() > 1:  # each reads all of it, when its turn has come
         me = jax.process_index()
         alone = ocp.options.MultiprocessingOptions(me, {me}, f"process{me}")
+    # Orbax takes a folder that it may not look into for one in which files are lost
+    for _ in os.walk(where, onerror=lambda error: inputs.raise_fault(error, where)):
+        pass
     try:
         with ocp.StandardCheckpointer(multiprocessing_options=alone) as reader:
             return reader.restore(where, _stored(reader, where) if like is None else like)
     except MemoryError:
         raise
     except Exception as error:  # Orbax raises many kinds for a damaged file
-        reason = " ".join(str(error).split())[:100]
-        told = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
-    # arrays are read in parallel: the other readers end soon, and complain when they are forgotten
-    time.sleep(0.2)
-    gc.collect()
-    raise Damaged(told)
+        inputs.raise_fault(error, where)
+        told = reason(error)
+        told = told if told == type(error).__name__ else f"{type(error).__name__}: {told}"
+    raise Damaged(told)  # out here, so that nothing holds on to the readers
 
 
 def _stored(reader: ocp.StandardCheckpointer, where: Path) -> Any:

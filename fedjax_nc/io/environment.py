@@ -1,6 +1,5 @@
 """Where numbers come from: versions and machine, of every start of a run."""
 
-import json
 import os
 import platform
 import socket
@@ -12,6 +11,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from fedjax_nc import inputs
+from fedjax_nc.errors import short
+
+_MOST = 16 * inputs.MEGABYTE  # bytes: a start has half a kilobyte
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "tensorflow-datasets", "numpy")
 
 
@@ -55,11 +58,25 @@ def start(devices: int) -> dict[str, Any]:
 
 def read(directory: Path) -> dict[str, Any]:
     """Returns a run's environment.json, nothing of one that is lost or damaged."""
+    path = directory / "environment.json"
     try:
-        found = json.loads((directory / "environment.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = inputs.read_json(path, _MOST)
+    except (OSError, ValueError) as error:
+        inputs.raise_fault(error, path)
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def plugins(directory: Path) -> dict[str, str]:
+    """Returns the checksums of the plugins that a run was started with, by path or module."""
+    known = read(directory).get("plugins")
+    found = {}
+    for one in known if isinstance(known, list) else []:
+        if isinstance(one, dict):
+            name, checksum = one.get("path", one.get("module")), one.get("sha256")
+            if isinstance(name, str) and isinstance(checksum, str):
+                found[name] = checksum
+    return found
 
 
 def history(directory: Path) -> list[dict[str, Any]]:
@@ -88,8 +105,8 @@ def differences(begun: Mapping[str, Any], start: Mapping[str, Any]) -> str:
 
 def _words(name: str, value: Any) -> str:
     if name == "devices":
-        return f"{value} device{'s' if value != 1 else ''}"
-    return f"{name} {value}" if name in ("jax", "jaxlib") else str(value)
+        return f"{short(str(value))} device{'s' if value != 1 else ''}"
+    return f"{name} {short(str(value))}" if name in ("jax", "jaxlib") else short(str(value))
 
 
 def _processor() -> str:

@@ -2,10 +2,15 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedjax_nc import inputs
+from fedjax_nc.errors import reason
+
+_MOST = 512 * inputs.MEGABYTE  # bytes of a step's facts, of which the records are nearly all
 # What of a run's facts must be as they were, and what it means when one is not.
 _RUNS = {
     "config": "another configuration",
@@ -39,27 +44,41 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def load_json(path: Path) -> Any:
-    """Reads JSON, and refuses a file that is lost or holds something else."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise Damaged(f"{path.name} is lost") from None
-    except (OSError, ValueError, RecursionError):
-        raise Damaged(f"{path.name} is no JSON") from None
-
-
 def read(step: Path) -> dict[str, Any]:
     """Reads the facts of a checkpoint as Orbax's handler of JSON wrote them."""
+    path = step / "facts" / "metadata"
     try:
-        return opened(load_json(step / "facts" / "metadata"))
+        found = opened(inputs.read_json(path, _MOST))
+    except FileNotFoundError:
+        raise Damaged("facts: metadata is lost") from None
+    except (OSError, ValueError) as error:
+        inputs.raise_fault(error, path)
+        raise Damaged(f"facts: metadata cannot be read ({reason(error)})") from None
     except Damaged as error:
         raise Damaged(f"facts: {error}") from None
+    if wrong := _wrong_kind(found):
+        raise Damaged(f"facts: {wrong} is none")
+    return found
+
+
+def _wrong_kind(found: Mapping[str, Any]) -> str:
+    """Returns the name of a fact that is not of its kind, or nothing."""
+    for name, kind in (("arrays", dict), ("run", dict), ("begun", dict), ("rows", str)):
+        if name in found and not isinstance(found[name], kind):
+            return name
+    for name in ("arrays", "run"):
+        if not all(isinstance(text, str) for text in found.get(name, {}).values()):
+            return name
+    return "" if "arrays" in found else "arrays"
 
 
 def steps(directory: Path) -> list[int]:
     """Returns the rounds of which there is a checkpoint, damaged ones that were set aside not."""
-    return sorted(int(p.name) for p in directory.glob("*") if p.name.isdecimal())
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def newest(directory: Path) -> dict[str, Any] | None:

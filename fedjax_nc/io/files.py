@@ -46,10 +46,15 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 def move_folder(source: Path, target: Path) -> None:
     """Renames a folder when all that is in it is on the disk."""
-    for path in [*source.rglob("*"), source]:
-        flush(path)
+    flush_folder(source)
     source.rename(target)
     flush(target.parent)
+
+
+def flush_folder(folder: Path) -> None:
+    """Waits until all that is in a folder is on the disk."""
+    for path in [*folder.rglob("*"), folder]:
+        flush(path)
 
 
 def flush(path: Path) -> None:

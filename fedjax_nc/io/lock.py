@@ -1,20 +1,26 @@
 """Locks of run directories: one process holds a directory, and every other one is refused."""
 
 import contextlib
+import errno
 import json
 import os
 import secrets
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedjax_nc.errors import Fault, UserError
+from fedjax_nc import inputs
+from fedjax_nc.errors import Fault, UserError, short
 
 BEAT = 10.0  # seconds after which the holder of a directory shows again that it lives
 SILENCE = 120.0  # seconds without such a sign after which a holder elsewhere counts as gone
+LOOK = 1.0  # seconds after which somebody who waits for such a sign looks again
+_MOST = 64 * inputs.KILOBYTE  # bytes of a lock, of which one has 300
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # of some file systems
 
 
 class Lock:
@@ -27,8 +33,14 @@ class Lock:
         self._thread = threading.Thread(target=self._beat, daemon=True, name="lock")
         self._thread.start()
 
+    def look(self) -> None:
+        """Looks at the lock, and refuses to go on if it is another process's; for rare writes."""
+        with contextlib.suppress(OSError):
+            self._lost = self._lost or _read(self.path) != self._content
+        self.check()
+
     def check(self) -> None:
-        """Refuses to go on if another process has taken the directory meanwhile."""
+        """Refuses to go on if the last look, with a sign of life, found another process's lock."""
         if self._lost:
             raise Fault(
                 f"{self.path} was taken or removed by another process, as after a pause of more "
@@ -64,6 +76,7 @@ def hold(directory: Path) -> Iterator[Lock]:
     try:
         lock = Lock(path, _take(path, directory=directory))
         try:
+            _remove_leftovers(path)
             yield lock
         finally:
             lock.release()
@@ -84,20 +97,38 @@ def _take(path: Path, directory: Path) -> bytes:
         except (FileExistsError, NotADirectoryError) as error:
             raise UserError(f"cannot make {directory} ({error}): choose another --out") from error
         try:
-            file = path.open("xb", buffering=0)
+            _make(path, content)
         except FileExistsError:
             with contextlib.suppress(FileNotFoundError):  # the folder goes with a lock's holder
                 _clear(path, directory=directory)
             continue
         except FileNotFoundError:  # who held it has just removed the folder
             continue
-        with file:
+        return content
+
+
+def _make(path: Path, content: bytes) -> None:
+    """Makes a lock with all of its content at once; one that is there is an error.
+
+    An empty one, of a process that was killed before it wrote, would tell nobody that it is gone.
+    """
+    written = _beside(path)
+    try:
+        written.write_bytes(content)
+        try:
+            os.link(written, path)
+            return
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+        with path.open("xb", buffering=0) as file:
             try:
                 file.write(content)
             except OSError:  # the disk is full
                 path.unlink()
                 raise
-        return content
+    finally:
+        written.unlink(missing_ok=True)
 
 
 def _clear(path: Path, directory: Path) -> None:
@@ -105,18 +136,46 @@ def _clear(path: Path, directory: Path) -> None:
     found = _read(path)
     if found is None:  # just let go
         return
-    holder, silent = _parsed(found), _seconds_silent(path)
-    here = _holder(holder.get("pid", 0))
-    same_place = holder.get("system") == here["system"]
-    gone = holder.get("started") != here["started"] if same_place else silent > SILENCE
+    holder = _parsed(found)
+    pid = holder.get("pid")
+    here = _holder(pid if type(pid) is int else 0)
+    if holder.get("system") == here["system"]:
+        gone = holder.get("started") != here["started"]
+    else:
+        gone = _stays_silent(path, f"{directory} is held by another process, {_words(holder)}")
     if not gone:
-        who = f"host {holder.get('host', 'unknown')}, pid {holder.get('pid', 'unknown')}"
-        wait = "" if same_place else f" (if it is gone, try again in {SILENCE - silent:.0f} s)"
+        holder = _parsed(_read(path) or found)  # another one may have been quicker
         raise UserError(
-            f"{directory} is being written by another process, {who}, since "
-            f"{holder.get('since', 'a moment ago')}: wait until it ends, or end it{wait}"
+            f"{directory} is being written by another process, {_words(holder)}, since "
+            f"{holder.get('since', 'a moment ago')}: wait until it ends, or end it"
         )
     _remove(path, found)
+
+
+def _words(holder: dict[str, Any]) -> str:
+    return short(f"host {holder.get('host', 'unknown')}, pid {holder.get('pid', 'unknown')}")
+
+
+def _stays_silent(path: Path, held: str) -> bool:
+    """Waits for the next sign of life of a holder elsewhere; returns whether none comes.
+
+    Its last one may be of a run that was moved here, which must not be refused because of itself.
+
+    Args:
+      path: of the lock.
+      held: by whom, which is told before it takes long.
+    """
+    last, told = path.stat().st_mtime_ns, False
+    while (silent := _seconds_silent(path)) <= SILENCE:
+        if path.stat().st_mtime_ns != last:
+            return False
+        if not told:
+            with contextlib.suppress(OSError):  # nobody reads
+                wait = f"waiting up to {SILENCE - silent:.0f} s for a sign that it lives"
+                print(f"{held}: {wait}", file=sys.stderr, flush=True)
+        told = True
+        time.sleep(LOOK)
+    return True
 
 
 def _remove(path: Path, found: bytes) -> None:
@@ -142,17 +201,33 @@ def _remove(path: Path, found: bytes) -> None:
         guard.unlink(missing_ok=True)
 
 
+def _remove_leftovers(path: Path) -> None:
+    """Removes what killed processes have left beside a lock that is held."""
+    with contextlib.suppress(OSError):
+        now = path.stat().st_mtime
+        for left in path.parent.iterdir():
+            if left.name.startswith(f"{path.name}.") and now - left.stat().st_mtime > SILENCE:
+                left.unlink()
+
+
+def _beside(path: Path) -> Path:
+    """Returns a name that nobody else has, beside a lock."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+
+
 def _read(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return inputs.read(path, _MOST)
     except FileNotFoundError:
         return None
+    except ValueError:  # nothing that we have written
+        return b""
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
     """Returns what a lock says; nothing if it is being written, or was by a machine that failed."""
     try:
-        found = json.loads(content)
+        found = inputs.parse_json(content)
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
@@ -160,14 +235,14 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 def _seconds_silent(path: Path) -> float:
     """Returns how old the last sign of life is, by the clock that stamps files there."""
-    probe = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    probe = _beside(path)
     probe.touch()
     try:
         return probe.stat().st_mtime - path.stat().st_mtime
     except FileNotFoundError:
         return 0.0
     finally:
-        probe.unlink()
+        probe.unlink(missing_ok=True)
 
 
 def _holder(pid: int) -> dict[str, Any]:

@@ -4,7 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedjax_nc import inputs
+from fedjax_nc.errors import reason
 from fedjax_nc.io.facts import Damaged
+
+_MOST = 256 * inputs.MEGABYTE  # bytes: a row has some 2 kB, with every class's accuracy some 20
 
 
 def line_of(row: dict[str, Any]) -> str:
@@ -14,12 +18,13 @@ def line_of(row: dict[str, Any]) -> str:
 
 def read(path: Path) -> list[dict[str, Any]]:
     """Returns all whole rows; a last one that is torn by a kill is left out, other damage told."""
-    if not path.exists():
-        return []
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        raise Damaged(f"{path.name} is no text") from None
+        text = inputs.read(path, _MOST).decode()
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        inputs.raise_fault(error, path)
+        raise Damaged(f"{path.name} is damaged ({reason(error)})") from None
     return rows_of(text, path.name)
 
 
@@ -29,8 +34,8 @@ def rows_of(text: str, name: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(whole, 1):
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
+            row = inputs.parse_json(line)
+        except ValueError:
             row = None
         if not isinstance(row, dict) or type(row.get("round")) is not int:
             raise Damaged(f"line {number} of {name} is no row of a round")

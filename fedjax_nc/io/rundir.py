@@ -11,7 +11,7 @@ import yaml
 
 from fedjax_nc import config, errors, inputs
 from fedjax_nc.errors import UserError
-from fedjax_nc.io import environment, facts, files, left, records
+from fedjax_nc.io import environment, facts, files, left
 from fedjax_nc.io.facts import Damaged
 from fedjax_nc.io.files import write_atomically
 
@@ -60,11 +60,9 @@ def check(
             f"{directory} holds a run of another configuration: choose another --out, or "
             f"--overwrite to replace it"
         )
-    known = environment.read(directory).get("plugins")
-    known = [p for p in known if isinstance(p, dict)] if isinstance(known, list) else []
-    before = {p.get("path", p.get("module")): p.get("sha256") for p in known}
+    before = environment.plugins(directory)
     for plugin in plugins:
-        name = plugin.get("path", plugin.get("module"))
+        name = plugin.get("path") or plugin["module"]
         if before.get(name, plugin["sha256"]) != plugin["sha256"]:
             raise UserError(
                 f"{directory} holds a run with another version of the plugin {name}: choose "
@@ -78,8 +76,9 @@ def _is_of(directory: Path, cfg: config.RunConfig) -> bool:
     Its checkpoints know, else its config.yaml, else its name: so damage to one loses nothing.
     """
     known = facts.newest(directory / "ckpt")
-    if known is not None and "run" in known:
-        return known["run"]["config"] == config.fingerprint(cfg)
+    told = (known or {}).get("run", {}).get("config")
+    if told is not None:
+        return told == config.fingerprint(cfg)
     found = _read_config(directory)
     if found is not None:
         return config.fingerprint(found) == config.fingerprint(cfg)
@@ -189,7 +188,7 @@ def _results(directory: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     if not rows or (rows[0]["round"], rows[-1]["round"]) != (1, summary["rounds"]):
         raise Damaged(f"metrics.jsonl has lost some of {summary['rounds']} rounds")
     known = facts.newest(directory / "ckpt")
-    saved = records.rows_of((known or {}).get("rows", ""), "facts")
+    saved = left.saved_rows((known or {}).get("rows", ""))
     if len(saved) == len(rows) and saved != rows:
         raise Damaged("metrics.jsonl is not what the last checkpoint holds")
     return rows, summary
@@ -238,7 +237,8 @@ def _load_yaml(path: Path) -> Any:
     """Returns what a file says, None where it cannot be read."""
     try:
         text = inputs.read(path, _CONFIG).decode()
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        inputs.raise_fault(error, path)
         return None
     try:  # we write no references, and a page of them can stand for more than fits into memory
         if "*" in text and any(isinstance(e, yaml.AliasEvent) for e in yaml.parse(text)):
