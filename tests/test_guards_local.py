@@ -3,6 +3,7 @@
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from runs import DATA, FEW, train
@@ -130,6 +131,30 @@ def test_personal_scores_are_in_client_order(x64, tiny):
     np.testing.assert_array_equal(score.count, [t.data.client_test.size])
     assert len(set(score.count[0])) == 6  # so that the order shows
     same(score, personal_scores(t, phases, "scan"))
+
+
+def test_personal_models_are_tested_as_the_method_predicts(tiny):
+    """A method that always answers with class 0 is right where a test is of class 0."""
+    t = tiny(norm="none", widths=(3,))
+
+    def first(out, weights, view):
+        return jax.nn.one_hot(jnp.zeros(len(out.logits), int), out.logits.shape[-1])
+
+    t = t._replace(task=t.task._replace(method=t.task.method._replace(predict=first)))
+    score = personal_scores(t, t.task.method.phases, "scan")
+    index, size = map(np.asarray, t.data.client_test)
+    y = np.asarray(t.data.pool.y)
+    zeros = [np.sum(y[i[:n]] == 0) for i, n in zip(index, size, strict=True)]
+    assert 0 < sum(zeros) < size.sum()
+    np.testing.assert_array_equal(score.correct[0], zeros)
+
+
+def test_personal_training_is_in_another_order_than_the_round_of_its_number(tiny):
+    t, seen = watched(only(tiny(norm="none", widths=(3,)), LARGEST))
+    t.run(1, "debug")
+    personal_scores(t, t.task.method.phases, "debug")
+    of_round, personal = orders(seen)
+    assert sorted(of_round) == sorted(personal) and of_round != personal
 
 
 SKEWED = ["--data.partition=classes", "--data.per_client=2", "--data.client_test=matched"]
