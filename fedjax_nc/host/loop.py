@@ -18,7 +18,7 @@ import numpy as np
 
 from fedjax_nc import metrics, processes
 from fedjax_nc.config import RunConfig
-from fedjax_nc.errors import Stopped
+from fedjax_nc.errors import Stopped, UserError
 from fedjax_nc.host import records as rows_of
 from fedjax_nc.host.assemble import Job
 from fedjax_nc.host.reporting import Reporter
@@ -151,7 +151,11 @@ def train_rounds(
         """Fetches and records the oldest dispatched rounds."""
         nonlocal clock, limit
         pending = waiting.pop(0)
-        new = _rows(pending, seeds)
+        try:
+            new = _rows(pending, seeds)
+        except UserError as error:  # all processes have the same numbers
+            processes.ends_all(error)
+            raise
         now = time.perf_counter()
         each = (now - clock) / len(new)
         for rows in new:
@@ -172,6 +176,8 @@ def train_rounds(
         saved = time.monotonic()
 
     while number < cfg.rounds and not _reached(seeds):
+        if processes.count() > 1 and waiting:  # what is agreed on comes behind these
+            _until_ready(waiting[-1])
         late = 0 < cfg.execution.save_seconds < time.monotonic() - saved
         # clocks and signals differ: the first process decides, and a signal to one is for all
         told = processes.of_all(np.array([plan.end(number, limit), late, bool(asked.by)]))
@@ -206,14 +212,17 @@ def train_rounds(
         if saves or (decides and _reached(seeds)):
             save()
         number = done
-    if asked.by:
+    # what came while the last rounds ran only one process knows yet
+    if processes.of_all(np.array(bool(asked.by))).any():
+        asked.by = asked.by or "another process"
         while waiting:
             fetch()
         if processes.of_all(np.array(any(seed.last_saved < number for seed in seeds)))[0]:
             save()
         for manager in managers:
             manager.wait_until_finished()
-        raise Stopped(f"saved after round {number}; the same call goes on", code=SAVED)
+        stop = Stopped(f"saved after round {number}; the same call goes on", code=SAVED)
+        raise processes.ends_all(stop)
     return state
 
 
@@ -270,8 +279,16 @@ def _one_by_one(job: Job, state: State) -> Callable[..., tuple[State, RoundMetri
     return one_round
 
 
+def _until_ready(pending: Pending) -> None:
+    """Waits for dispatched rounds; a second signal is heard meanwhile."""
+    processes.heard(
+        partial(jax.block_until_ready, (pending.metrics, pending.scores, pending.tracked))
+    )
+
+
 def _rows(done: Pending, seeds: list[Seed]) -> list[list[dict[str, Any]]]:
     """Returns the records of finished rounds, for each round a row per seed."""
+    _until_ready(done)
     metrics, scores, tracked = jax.device_get((done.metrics, done.scores, done.tracked))
     result = []
     for r, lr in enumerate(done.lrs):
