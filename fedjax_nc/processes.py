@@ -85,7 +85,7 @@ def join(given: Distributed) -> None:
     jax.config.update("jax_enable_preemption_service", False)
     _CONNECTING.set()
     try:
-        heard(
+        _in_a_thread(
             partial(
                 jax.distributed.initialize,
                 given.coordinator,
@@ -104,10 +104,18 @@ def join(given: Distributed) -> None:
     _CONNECTING.clear()
 
 
-def heard(wait: Callable[[], Any]) -> None:
-    """Waits inside jax in a thread of its own, so that signals are heard.
+def until_ready(arrays: Any) -> Any:
+    """Returns arrays when they are computed; signals are heard meanwhile."""
+    import jax
 
-    Python runs their handlers while it waits for a thread, and not while jax waits for a device.
+    _in_a_thread(partial(jax.block_until_ready, arrays))
+    return arrays
+
+
+def _in_a_thread(wait: Callable[[], Any]) -> None:
+    """Waits inside jax in a thread of its own.
+
+    Python runs the handlers of signals while it waits for a thread, and not while jax waits.
     """
     over, errors = threading.Event(), []
 

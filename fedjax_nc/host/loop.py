@@ -82,6 +82,11 @@ class Pending(NamedTuple):
     tracked: dict[str, Any] | None  # likewise
     compiled: bool  # something was compiled on the way, so their time is no round's
 
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """What is fetched."""
+        return self.metrics, self.scores, self.tracked
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -144,20 +149,29 @@ def train_rounds(
     )
     track_fn = make_track(job, track) if track.names else None
     hyper, managers = schedule.make_hyper(job.task, 0), [seed.manager for seed in seeds]
-    clock, waiting, limit, compiled = time.perf_counter(), [], 1, set()
+    clock, waiting, limit, compiled, slow = time.perf_counter(), [], 1, set(), True
     saved = time.monotonic()
+
+    def hear(arrays: Any) -> None:
+        """Waits for what is computed, where that takes long, so that a second signal is heard.
+
+        Not only fetching would wait inside jax: several devices of a CPU have room for one program.
+        """
+        if slow:
+            processes.until_ready(arrays)
 
     def fetch() -> None:
         """Fetches and records the oldest dispatched rounds."""
-        nonlocal clock, limit
+        nonlocal clock, limit, slow
         pending = waiting.pop(0)
+        hear(pending.arrays)
         try:
             new = _rows(pending, seeds)
         except UserError as error:  # all processes have the same numbers
             processes.ends_all(error)
             raise
         now = time.perf_counter()
-        each = (now - clock) / len(new)
+        each, slow = (now - clock) / len(new), now - clock > _SECONDS
         for rows in new:
             for seed, row in zip(seeds, rows, strict=True):
                 seed.record(row | {"seconds": each, "compiled": pending.compiled})
@@ -176,8 +190,8 @@ def train_rounds(
         saved = time.monotonic()
 
     while number < cfg.rounds and not _reached(seeds):
-        if processes.count() > 1 and waiting:  # what is agreed on comes behind these
-            _until_ready(waiting[-1])
+        if waiting:
+            hear(waiting[-1].arrays)
         late = 0 < cfg.execution.save_seconds < time.monotonic() - saved
         # clocks and signals differ: the first process decides, and a signal to one is for all
         told = processes.of_all(np.array([plan.end(number, limit), late, bool(asked.by)]))
@@ -194,6 +208,8 @@ def train_rounds(
         state, metrics = rounds_fn(state, hyper._replace(lr=padded), len(lrs), next(examples))
         asked.busy = True
         scores = tracked = None
+        if plan.work(done) != {"rounds"}:
+            hear(metrics)
         if plan.tests(done):
             scores = evaluate_fn(tested_weights(job, state), feed.tests())
         if track_fn and track.due(done):
@@ -279,17 +295,9 @@ def _one_by_one(job: Job, state: State) -> Callable[..., tuple[State, RoundMetri
     return one_round
 
 
-def _until_ready(pending: Pending) -> None:
-    """Waits for dispatched rounds; a second signal is heard meanwhile."""
-    processes.heard(
-        partial(jax.block_until_ready, (pending.metrics, pending.scores, pending.tracked))
-    )
-
-
 def _rows(done: Pending, seeds: list[Seed]) -> list[list[dict[str, Any]]]:
     """Returns the records of finished rounds, for each round a row per seed."""
-    _until_ready(done)
-    metrics, scores, tracked = jax.device_get((done.metrics, done.scores, done.tracked))
+    metrics, scores, tracked = jax.device_get(done.arrays)
     result = []
     for r, lr in enumerate(done.lrs):
         rows = []
