@@ -157,9 +157,26 @@ def command(out, me, port, *more, late=False):
     )
 
 
+def to_the_end(out):
+    """Lets two processes compute a run; what they said."""
+    port = free_port()
+    pair = [command(out, me, port) for me in range(2)]
+    said = [p.communicate(timeout=200) for p in pair]
+    assert [p.returncode for p in pair] == [0, 0], said
+    return said
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of two processes that nobody stopped."""
+    out = tmp_path_factory.mktemp("whole")
+    to_the_end(out)
+    return next(out.glob("*/*/*/seed0"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_lost_process_takes_the_other_down(tmp_path, lost):
+def test_a_lost_process_takes_the_other_down(tmp_path, lost, whole):
     port = free_port()
     pair = [command(tmp_path, me, port) for me in range(2)]
     while not list(tmp_path.glob("*/*/*/seed0/ckpt/2")):
@@ -173,13 +190,13 @@ def test_a_lost_process_takes_the_other_down(tmp_path, lost):
     assert pair[1 - lost].returncode not in (0, 2)
     pair[lost].communicate()
     [directory] = tmp_path.glob("*/*/*/seed0")
-    port = free_port()
-    pair = [command(tmp_path, me, port) for me in range(2)]
-    said = [p.communicate(timeout=200) for p in pair]
-    assert [p.returncode for p in pair] == [0, 0], said
+    said = to_the_end(tmp_path)
     assert "resuming after round" in said[0][1]
     assert "resuming" not in said[1][1] + said[1][0]  # the first one tells
-    assert len(rows_of(directory)) == 40
+    # bit for bit what two processes come to that nobody killed
+    assert len(rows_of(directory)) == 40 and rows_of(directory) == rows_of(whole)
+    states = [jax.tree.leaves(checkpoint.raw(d / "ckpt", 40)) for d in (directory, whole)]
+    assert all(np.array_equal(a, b) for a, b in zip(*states, strict=True))
 
 
 @pytest.mark.slow
