@@ -4,14 +4,22 @@ All of them run the same program. The first one alone writes and tells, and deci
 depends on a clock or a file. Without `join` there is one process, which is the first.
 """
 
+import contextlib
 import dataclasses
 import json
+import socket
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from fedjax_nc.errors import Fault, UserError, reason
+from fedjax_nc.errors import Fault, UserError, quoted, reason
 
+# notes on an error
+AGREED = "all processes end with it"
+TOLD = "the first process tells it"
+_CONNECTING = threading.Event()  # is set until all processes have found one another
 _HEARTBEAT = 30  # seconds without a sign of life after which a process counts as lost
 _START = 300  # seconds in which all processes must have started
 
@@ -73,13 +81,19 @@ def join(given: Distributed) -> None:
 
     if not given.wanted or jax.distributed.is_initialized():
         return
+    # jax would hear SIGTERM in our place, and do nothing but note it
+    jax.config.update("jax_enable_preemption_service", False)
+    _CONNECTING.set()
     try:
-        jax.distributed.initialize(
-            given.coordinator,
-            num_processes=given.num_processes,
-            process_id=given.process_id,
-            initialization_timeout=_START,
-            heartbeat_timeout_seconds=_HEARTBEAT,
+        _in_a_thread(
+            partial(
+                jax.distributed.initialize,
+                given.coordinator,
+                num_processes=given.num_processes,
+                process_id=given.process_id,
+                initialization_timeout=_START,
+                heartbeat_timeout_seconds=_HEARTBEAT,
+            )
         )
     except (ValueError, RuntimeError) as error:
         raise UserError(
@@ -87,6 +101,36 @@ def join(given: Distributed) -> None:
             "under Slurm, Open MPI or on a pod, or give --distributed.coordinator, "
             "--distributed.num_processes and --distributed.process_id"
         ) from error
+    _CONNECTING.clear()
+
+
+def until_ready(arrays: Any) -> Any:
+    """Returns arrays when they are computed; signals are heard meanwhile."""
+    import jax
+
+    _in_a_thread(partial(jax.block_until_ready, arrays))
+    return arrays
+
+
+def _in_a_thread(wait: Callable[[], Any]) -> None:
+    """Waits inside jax in a thread of its own.
+
+    Python runs the handlers of signals while it waits for a thread, and not while jax waits.
+    """
+    over, errors = threading.Event(), []
+
+    def run() -> None:
+        try:
+            wait()
+        except Exception as error:
+            errors.append(error)
+        finally:
+            over.set()
+
+    threading.Thread(target=run, daemon=True, name="wait").start()
+    over.wait()
+    if errors:
+        raise errors[0]
 
 
 def count() -> int:
@@ -109,7 +153,9 @@ def is_first() -> bool:
 
 def _joined() -> bool:
     jax = sys.modules.get("jax")
-    return jax is not None and jax.distributed.is_initialized()
+    if jax is None or _CONNECTING.is_set():
+        return False
+    return jax.distributed.is_initialized()
 
 
 def of_all(values: Any) -> Any:
@@ -133,27 +179,90 @@ def texts_of_all(text: str) -> list[str]:
     return [bytes(row[:size]).decode() for row, size in zip(padded, sizes, strict=True)]
 
 
+def in_step(do: Callable[[], Any]) -> Any:
+    """Does something on every process; if it fails or is refused on one, all end with its error."""
+    result = error = None
+    try:
+        result = do()
+    except Exception as raised:
+        if count() == 1:
+            raise
+        error = raised
+    if count() == 1:
+        return result
+    told = [json.loads(text) for text in texts_of_all(json.dumps(_told(error)))]
+    number = next((i for i, one in enumerate(told) if one), None)
+    if number is None:
+        return result
+    which = told[number]
+    if error is None:
+        kind = Fault if which["fault"] else UserError
+        whose = "the first process" if number == 0 else f"process {number} ({which['host']})"
+        raise ends_all(kind(f"{whose} ended: {which['message']}"))
+    # a fault is told where it is, with what to do there
+    raise ends_all(error, told=not which["fault"] and which["message"] == str(error))
+
+
+def _told(error: Exception | None) -> dict[str, Any]:
+    """Returns what other processes should know of an error."""
+    if error is None:
+        return {}
+    fault = not isinstance(error, UserError)
+    return {"message": str(error), "fault": fault, "host": socket.gethostname()}
+
+
+def ends_all(error: Any, *, told: bool = True) -> Any:
+    """Notes on an error that all processes end with it, and whether the first one tells it."""
+    if count() > 1:
+        for note in (AGREED, TOLD)[: 1 + told]:
+            error.add_note(note)
+    return error
+
+
 def in_turn(first: Callable[[], Any], others: Callable[[], Any]) -> Any:
     """Does something on the first process, and only then its counterpart on the others.
 
-    If it is refused or fails there, the others end with the same error instead of waiting.
+    If it is refused or fails on any of them, all end with the same error instead of waiting.
     """
     if count() == 1:
         return first()
-    if not is_first():
-        told = json.loads(texts_of_all("{}")[0])
-        if told:
-            kind = Fault if told["fault"] else UserError
-            raise kind(f"the first process ended: {told['message']}")
-        return others()
-    try:
-        result = first()
-    except Exception as error:
-        told = {"message": str(error), "fault": not isinstance(error, UserError)}
-        texts_of_all(json.dumps(told))
-        raise
-    texts_of_all("{}")
-    return result
+    mine = in_step(first if is_first() else _nothing)
+    theirs = in_step(_nothing if is_first() else others)
+    return mine if is_first() else theirs
+
+
+def _nothing() -> None:
+    pass
+
+
+def compare(mine: Mapping[str, Any]) -> None:
+    """Refuses what is not the same in all processes, by name: their numbers would be wrong."""
+    if count() == 1:
+        return
+    first, *others = (json.loads(text) for text in texts_of_all(json.dumps(mine)))
+    for number, theirs in enumerate(others, start=1):
+        for name in (*first, *theirs):
+            if first.get(name) != theirs.get(name):
+                here, there = quoted(first.get(name)), quoted(theirs.get(name))
+                raise ends_all(
+                    UserError(
+                        f"process {number} differs from the first one in {name} ({there}, {here}): "
+                        "give all of them the same flags, files and versions, and an --out that "
+                        "all of them see"
+                    )
+                )
+
+
+def leave() -> None:
+    """Parts from the others when all have come to an end that was agreed on.
+
+    The process with jax's service would else be gone while others ask for it, and jax ends those.
+    """
+    if count() > 1:
+        import jax
+
+        with contextlib.suppress(RuntimeError):  # one was killed meanwhile
+            jax.distributed.shutdown()
 
 
 def put(arrays: Any, sharding: Any) -> Any:

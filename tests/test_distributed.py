@@ -19,9 +19,10 @@ from runs import DATA, FEW, PLAIN, ROOT, assert_same_run, directory_of, rows_of,
 from fedjax_nc import processes
 from fedjax_nc.cli import exits, flags
 from fedjax_nc.errors import Fault, UserError
+from fedjax_nc.host import alike
 from fedjax_nc.host.assemble import assemble
-from fedjax_nc.host.states import first_state
-from fedjax_nc.io import checkpoint, lock
+from fedjax_nc.host.states import first_state, state_of_seed
+from fedjax_nc.io import checkpoint, environment, lock
 from fedjax_nc.train.executors import make_executor
 
 METHODS = ("fedavg", "scaffold", "moon", "fedblade", "ditto", "fedbabu | fd(beta=0.9)")
@@ -47,7 +48,7 @@ def free_port():
 
 
 def together(out, runs, *, count=1, devices=1, **more):
-    """Lets processes compute runs, each on so many devices."""
+    """Lets processes compute runs, each on so many devices; what each of them printed."""
     asked = {"count": count, "port": free_port(), "devices": devices, "out": str(out), "runs": runs}
     started = [
         subprocess.Popen(
@@ -61,6 +62,7 @@ def together(out, runs, *, count=1, devices=1, **more):
     ]
     said = [process.communicate(timeout=400)[0] for process in started]
     assert [process.returncode for process in started] == [0] * count, said
+    return said
 
 
 def assert_close(left, right):
@@ -127,25 +129,54 @@ def test_any_number_of_devices_goes_on(tmp_path):
         assert [one[2] for one in told] == sorted({one[2] for one in told}), "no start from scratch"
 
 
-def command(out, me, port, *more):
+# a process that ends later than it could
+LATE = """
+import os, sys, time
+leave = os._exit
+os._exit = lambda code: (time.sleep(3), leave(code))
+from fedjax_nc.cli.main import main
+sys.exit(main())
+"""
+
+
+def command(out, me, port, *more, late=False):
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "fedjax_nc", "run", "--method=scaffold", *DATA, *FEW, *PLAIN),
+            *(sys.executable, *(["-c", LATE] if late else ["-m", "fedjax_nc"]), "run"),
+            *("--method=scaffold", *DATA, *FEW, *PLAIN),
             *("--rounds=40", "--evaluation.every=40", "--execution.checkpoint_every=2"),
             *(f"--out={out}", "--execution.devices=1", "--execution.shard"),
             *(f"--distributed.coordinator=localhost:{port}", "--distributed.num_processes=2"),
             *(f"--distributed.process_id={me}", *more),
         ],
         cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
 
 
+def to_the_end(out):
+    """Lets two processes compute a run; what they said."""
+    port = free_port()
+    pair = [command(out, me, port) for me in range(2)]
+    said = [p.communicate(timeout=200) for p in pair]
+    assert [p.returncode for p in pair] == [0, 0], said
+    return said
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run of two processes that nobody stopped."""
+    out = tmp_path_factory.mktemp("whole")
+    to_the_end(out)
+    return next(out.glob("*/*/*/seed0"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_lost_process_takes_the_other_down(tmp_path, lost):
+def test_a_lost_process_takes_the_other_down(tmp_path, lost, whole):
     port = free_port()
     pair = [command(tmp_path, me, port) for me in range(2)]
     while not list(tmp_path.glob("*/*/*/seed0/ckpt/2")):
@@ -159,34 +190,67 @@ def test_a_lost_process_takes_the_other_down(tmp_path, lost):
     assert pair[1 - lost].returncode not in (0, 2)
     pair[lost].communicate()
     [directory] = tmp_path.glob("*/*/*/seed0")
-    port = free_port()
-    pair = [command(tmp_path, me, port) for me in range(2)]
-    said = [p.communicate(timeout=200) for p in pair]
-    assert [p.returncode for p in pair] == [0, 0], said
+    said = to_the_end(tmp_path)
     assert "resuming after round" in said[0][1]
     assert "resuming" not in said[1][1] + said[1][0]  # the first one tells
-    assert len(rows_of(directory)) == 40
+    # bit for bit what two processes come to that nobody killed
+    assert len(rows_of(directory)) == 40 and rows_of(directory) == rows_of(whole)
+    states = [jax.tree.leaves(checkpoint.raw(d / "ckpt", 40)) for d in (directory, whole)]
+    assert all(np.array_equal(a, b) for a, b in zip(*states, strict=True))
 
 
 @pytest.mark.slow
 def test_a_signal_to_one_stops_all_and_a_refusal_is_told_once(tmp_path):
     port = free_port()
-    pair = [command(tmp_path, me, port) for me in range(2)]
+    # the first one has jax's service, without which jax ends the other with a code of its own
+    pair = [command(tmp_path, me, port, late=me == 1) for me in range(2)]
     while not list(tmp_path.glob("*/*/*/seed0/ckpt/2")):
         time.sleep(0.05)
     pair[1].send_signal(signal.SIGTERM)
     said = [p.communicate(timeout=100) for p in pair]
     assert [p.returncode for p in pair] == [75, 75], said
-    assert "saved after round" in said[0][1]
+    assert "saved after round" in said[0][1] and "stopped" not in said[1][1]
     [directory] = tmp_path.glob("*/*/*/seed0")
     held = directory.with_name(".seed0.lock")
     held.write_text(json.dumps(lock._holder(os.getpid())))  # of this process, which lives
-    port = free_port()
-    pair = [command(tmp_path, me, port) for me in range(2)]
-    said = [p.communicate(timeout=100) for p in pair]
-    assert [p.returncode for p in pair] == [2, 2], said
-    errors = [line for _, err in said for line in err.splitlines() if line.startswith("error")]
-    assert len(errors) == 1 and "is being written by another process" in errors[0]
+    broken = 'from fedjax_nc import base\n@base\ndef odd():\n    """Odd."""\n1 / 0\n'
+    (tmp_path / "broken.py").write_text(broken)  # which is read before, and runs now
+    for more, words in (
+        ((), "is being written by another process"),
+        ((f"--plugin={tmp_path / 'broken.py'}",), "error: process 1 ("),  # it alone has that flag
+    ):
+        port = free_port()
+        pair = [command(tmp_path, me, port, *more[: len(more) * me]) for me in range(2)]
+        said = [p.communicate(timeout=100) for p in pair]
+        assert [p.returncode for p in pair] == [2, 2], said
+        errors = [line for _, err in said for line in err.splitlines() if line.startswith("error")]
+        assert len(errors) == 1 and words in errors[0], said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_processes_that_differ_end_alike(tmp_path):
+    last = [{"signal": 2}, {"out": str(tmp_path / "elsewhere")}, {}]
+    odd = [{"words": {"local": {"epochs": 1, "lr": 0.5}}}, {"refused": "no data"}, {"labels": 1}]
+    out = together(tmp_path / "out", [("fedavg", WORDS, each) for each in odd + last], count=2)
+    lines = [[line for line in text.splitlines() if line[0] == "{"] for text in out]
+    first, second = ([json.loads(line) for line in each] for each in lines)
+    words = [
+        ("process 1 differs from the first one in --local.lr (0.5, 0.02): give", 2),
+        ("process 1 (", 2),
+        ("process 1 differs from the first one in the labels of seed 0 (", 2),
+        ("saved after round 2", 75),
+        ("process 1 (", 2),
+        ("None", 2),
+    ]
+    for one, other, (text, code) in zip(first, second, words, strict=True):
+        assert one["said"].startswith(text), one
+        assert one["code"] == other["code"] == code
+        assert other["told"] or text == "None", other  # by the first, so not once more
+    assert first[1]["said"].endswith("ended: no data") and second[1]["said"] == "no data"
+    assert "--out on one file system" in second[4]["said"]
+    [directory] = directories(tmp_path / "out").values()
+    assert len(rows_of(directory)) == 2 and not list((tmp_path / "elsewhere").rglob("*"))
 
 
 SHARE = ["--method=scaffold", *DATA, *FEW, "--evaluation.no-finetune", "--rounds=3"]
@@ -285,18 +349,117 @@ def test_one_process_executors_are_refused_for_several(monkeypatch):
         assemble(cfg)
 
 
-def test_errors_of_the_first_process_reach_the_others(monkeypatch):
+def of_two(monkeypatch, me, other):
+    """Makes this process one of two, of which the other one answers with a text."""
+    texts = (lambda text: [text, other]) if me == 0 else (lambda text: [other, text])
     monkeypatch.setattr(processes, "count", lambda: 2)
-    monkeypatch.setattr(processes, "is_first", lambda: False)
-    for fault, kind in ((True, Fault), (False, UserError)):
-        told = json.dumps({"message": "no space", "fault": fault})
-        monkeypatch.setattr(processes, "texts_of_all", lambda text, told=told: [told, text])
-        with pytest.raises(kind, match="the first process ended: no space"):
-            processes.in_turn(lambda: 1, others=lambda: 2)
-    monkeypatch.setattr(processes, "texts_of_all", lambda text: ["{}", text])
-    assert processes.in_turn(lambda: 1, others=lambda: 2) == 2
+    monkeypatch.setattr(processes, "is_first", lambda: me == 0)
+    monkeypatch.setattr(processes, "texts_of_all", texts)
+
+
+def notes_of(error):
+    return set(getattr(error.value, "__notes__", ()))
+
+
+def raising(error):
+    raise error
+
+
+def test_errors_of_one_process_reach_the_others(monkeypatch):
+    whose = {0: "the first process ended: no space", 1: re.escape("process 1 (b) ended: no space")}
+    for me in (0, 1):
+        for fault, kind in ((True, Fault), (False, UserError)):
+            told = json.dumps({"message": "no space", "fault": fault, "host": "b"})
+            of_two(monkeypatch, me, told)
+            with pytest.raises(kind, match=whose[1 - me]) as error:
+                processes.in_turn(lambda: 1, others=lambda: 2)
+            assert notes_of(error) == {processes.AGREED, processes.TOLD}
+            with pytest.raises(ZeroDivisionError) as error:  # one's own says more
+                processes.in_step(lambda: 1 / 0)
+            assert notes_of(error) == {processes.AGREED}
+        of_two(monkeypatch, me, "{}")
+        assert processes.in_turn(lambda: 1, others=lambda: 2) == 1 + me
+        with pytest.raises(UserError, match=r"^mine") as error:
+            processes.in_step(lambda: raising(UserError("mine")))
+        assert processes.TOLD in notes_of(error)
     lost = type("JaxRuntimeError", (RuntimeError,), {})("Gloo AllReduce failed: reset by peer")
     assert re.match("another process of this run is gone .*start all of them", exits.in_words(lost))
+
+
+def test_who_tells_an_error_and_waits_for_the_others(monkeypatch, capsys):
+    parted = []
+    monkeypatch.setattr(processes, "leave", lambda: parted.append(1))
+    monkeypatch.setattr(exits, "_LATER", 0)
+    for me in (0, 1):
+        for told, left in ((True, True), (False, True), (None, False)):
+            of_two(monkeypatch, me, "{}")
+            error = (
+                UserError("no") if told is None else processes.ends_all(UserError("no"), told=told)
+            )
+            parted.clear()
+            assert exits.answered(lambda argv, error=error: raising(error))([]) == 2
+            assert bool(capsys.readouterr().err) == (me == 0 or not told)
+            assert bool(parted) == left
+
+
+def test_the_first_difference_is_named(monkeypatch):
+    of_two(monkeypatch, 1, json.dumps({"--rounds": 3, "track": ["a"]}))
+    processes.compare({"--rounds": 3, "track": ["a"]})
+    with pytest.raises(
+        UserError, match=r"process 1 differs .* in track \(\[\], \['a'\]\): give"
+    ) as e:
+        processes.compare({"--rounds": 3, "track": []})
+    assert notes_of(e) == {processes.AGREED, processes.TOLD}
+
+
+def test_only_the_first_process_sets_checkpoints_aside(tmp_path, monkeypatch):
+    directory = train(tmp_path, [*SHARE, "--execution.checkpoint_every=1"])
+    (directory / "ckpt/3/facts/metadata").write_text("{}")
+    state = state_of_seed(assemble(flags.parse(SHARE).configs[0]))
+    of_two(monkeypatch, 1, "{}")
+    monkeypatch.setattr(jax, "process_index", lambda: 0)
+    assert int(checkpoint.restore(directory / "ckpt", state).state.round) == 2
+    assert (directory / "ckpt/3").exists()
+    monkeypatch.setattr(processes, "is_first", lambda: True)
+    checkpoint.restore(directory / "ckpt", state)
+    assert (directory / "ckpt/3.damaged").exists()
+
+
+def test_processors_of_all_are_compared(monkeypatch):
+    other = json.dumps(environment.start(1) | {"processor": "another", "pid": 0})
+    of_two(monkeypatch, 1, other)
+    start = alike.start_of_all(1)
+    assert start["processor"].startswith("another and ") and start["pid"] == 0
+    of_two(monkeypatch, 0, other)
+    assert alike.start_of_all(1)["processor"].endswith(" and another")
+
+
+JOINING = """
+import os, signal, sys, threading
+from fedjax_nc import processes
+from fedjax_nc.errors import Stopped
+from fedjax_nc.host import stopping
+count = int(sys.argv[1])
+me = processes.Distributed(coordinator=sys.argv[2], num_processes=count, process_id=0)
+kill = lambda: os.kill(os.getpid(), signal.SIGTERM)
+try:
+    with stopping.at_once():
+        if count > 1:  # the other one never comes
+            threading.Timer(1, kill).start()
+        processes.join(me)
+        kill()
+except Stopped:
+    print("heard", processes.count(), flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_signal_is_heard_while_processes_join(count):
+    argv = [sys.executable, "-c", JOINING, str(count), f"localhost:{free_port()}"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "heard 1\n", done.stderr
 
 
 def test_names_do_not_depend_on_where_state_is(tmp_path):

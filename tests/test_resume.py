@@ -27,6 +27,10 @@ from runs import (
 from fedjax_nc.data import prepared
 from fedjax_nc.errors import UserError
 
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import interruptions
+
 
 @pytest.fixture(scope="module")
 def command(tmp_path_factory):
@@ -90,6 +94,22 @@ def test_kill_and_resume_is_bit_identical(command, tmp_path, argv):
     assert_same_run(stopped, whole)
     has_clients = jax.tree.leaves(state_of(whole)["clients"])
     assert bool(has_clients) == ("--method=fedetf" not in argv)
+
+
+@pytest.mark.slow
+def test_a_kill_of_seeds_in_parallel_is_bit_identical(tmp_path):
+    """With those above, and two of two processes in test_distributed.py, six kills are compared."""
+    argv = [*interruptions.CASES["two seeds in parallel"], *interruptions.SETTING]
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    codes, said = interruptions.ended(interruptions.start(argv, whole))
+    assert not any(codes), said
+    found = interruptions.interrupt(argv, stopped, kind=signal.SIGKILL, after=25)
+    assert found["good"] and found["code"] == signal.SIGKILL, found["said"]
+    codes, said = interruptions.ended(interruptions.start(argv, stopped))
+    assert not any(codes), said
+    assert "resuming after round" in said
+    places = [interruptions.directories(argv, out) for out in (stopped, whole)]
+    assert all(interruptions.same(a, b) for a, b in zip(*places, strict=True))
 
 
 def test_client_state_on_the_host_changes_nothing(tmp_path):

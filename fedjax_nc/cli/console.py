@@ -2,7 +2,6 @@
 
 import contextlib
 import html
-import os
 import sys
 import threading
 import time
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedjax_nc.cli.streams import Lenient, say
 from fedjax_nc.metrics import columns
 from fedjax_nc.tables import SPREAD, mean_and_spread
 
@@ -29,13 +29,13 @@ def waiting(what: str) -> Iterator[None]:
     long only.
     """
     if sys.stderr.isatty():
-        print(f"{what} ...", end="", file=sys.stderr, flush=True)
+        say(f"{what} ...", end="")
         try:
             yield
         finally:
-            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+            say("\r\x1b[2K", end="")
         return
-    line = threading.Timer(PATIENCE, lambda: print(f"{what} ...", file=sys.stderr, flush=True))
+    line = threading.Timer(PATIENCE, say, (f"{what} ...",))
     line.daemon = True
     line.start()
     try:
@@ -47,10 +47,11 @@ def waiting(what: str) -> Iterator[None]:
 class Lasting(Console):
     """A console whose reader may leave, as `head` does: the command goes on without it."""
 
-    def on_broken_pipe(self) -> None:
-        """Writes to nobody from now on."""
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+    def __init__(self, *, stderr: bool = False, **how: Any) -> None:
+        """Writes to stdout, or stderr, which only shows progress: nothing there ends a command."""
+        stream: Any = sys.stderr if stderr else sys.stdout
+        file: Any = stream and Lenient(stream, whatever=stderr)
+        super().__init__(file=file, stderr=stderr, **how)
 
 
 class Progressing:

@@ -8,9 +8,11 @@ import errno
 import functools
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 from fedjax_nc import processes
+from fedjax_nc.cli import streams
 from fedjax_nc.errors import Fault, UserError
 
 Main = Callable[..., int]  # a command: its flags, by default the process's, to the exit code
@@ -31,6 +33,7 @@ _HINTS = {
     errno.ENOMEM: "ask for less at once, or end other programs",
 }
 _LOST = ("Gloo", "onnection", "NCCL", "oordination")  # what collectives and the service say
+_LATER = 1.0  # seconds that the process with jax's service leaves to others that end as well
 _TOGETHER = "see its last lines, then start all of them again, which goes on"
 _LESS = (
     "ask for less at once: a smaller --local.batch_size or --evaluation.batch_size, "
@@ -52,9 +55,10 @@ def answered(command: Callable[[list[str]], int]) -> Main:
             # a terminal that has no such letter shows another one
             sys.stdout.reconfigure(errors="replace")  # pyright: ignore
         code = _code(command, sys.argv[1:])
-        if code > REFUSED or (code and processes.count() > 1):  # else others would wait for us
+        if code and "jax" in sys.modules:
             _flush()
-            os._exit(code)  # XLA crashes in an orderly exit that stops it while it compiles
+            # XLA crashes in an orderly exit that stops it while it compiles, and waits for others
+            os._exit(code)
         return code
 
     return main
@@ -107,28 +111,36 @@ def _first_line(error: BaseException) -> str:
 def _code(command: Callable[[list[str]], int], argv: list[str]) -> int:
     try:
         code = command(argv)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            streams.Lenient(sys.stdout).flush()
         return code
-    except UserError as error:
-        if processes.is_first():
-            print(f"error: {error}", file=sys.stderr)
-        cause = error.__cause__
-        return FAILED if isinstance(cause, OSError) and cause.errno in _HINTS else REFUSED
     except BrokenPipeError:  # `--help | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        streams.to_nobody(sys.stdout)
         return 0
     except KeyboardInterrupt as stop:
-        print(f"stopped: {stop}" if str(stop) else "stopped", file=sys.stderr)
-        return getattr(stop, "code", INTERRUPTED)
-    except Fault as error:
-        print(f"error: {error}", file=sys.stderr)
-        return FAILED
+        told = f"stopped: {stop}" if str(stop) else "stopped"
+        return _ended(stop, told, code=getattr(stop, "code", INTERRUPTED))
+    except UserError as error:
+        cause = error.__cause__
+        failed = isinstance(cause, OSError) and cause.errno in _HINTS
+        return _ended(error, f"error: {error}", code=FAILED if failed else REFUSED)
     except Exception as error:
-        words = in_words(error)
+        words = str(error) if isinstance(error, Fault) else in_words(error)
         if words is None:
             raise
-        print(f"error: {words}", file=sys.stderr)
-        return FAILED
+        return _ended(error, f"error: {words}", code=FAILED)
+
+
+def _ended(error: BaseException, told: str, *, code: int) -> int:
+    """Tells what has stopped a command, once if it has stopped all processes; returns the code."""
+    notes = {note for one in _chain(error) for note in getattr(one, "__notes__", ())}
+    if processes.is_first() or processes.TOLD not in notes:
+        streams.say(told)
+    if processes.AGREED in notes:
+        processes.leave()
+    elif processes.count() > 1 and processes.is_first():
+        time.sleep(_LATER)  # jax ends those that lose its service with a code of its own
+    return code
 
 
 def _flush() -> None:

@@ -1,12 +1,14 @@
 """The `run` command: parse first, then start jax, then train."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedjax_nc import devices, effects, plugins, processes
 from fedjax_nc.cli import console, flags, listing
 from fedjax_nc.cli.exits import answered, in_words
+from fedjax_nc.cli.streams import say
 from fedjax_nc.errors import Fault, Stopped, UserError, command, few
 from fedjax_nc.host import stopping
 from fedjax_nc.io import facts
@@ -44,13 +46,13 @@ def execute(asked: flags.Command) -> list[dict[str, Any]]:
     if all(found) and not asked.distributed.wanted:  # answered without jax
         for cfg in asked.configs:
             if damaged := rundir.mend(directories[cfg.seed], cfg):
-                print(f"warning: {damaged}", file=sys.stderr)
+                say(f"warning: {damaged}")
         for directory in directories.values():
-            print(f"already finished: {directory} (--overwrite starts again)", file=sys.stderr)
+            say(f"already finished: {directory} (--overwrite starts again)")
         return [one[1] for one in found if one]
     try:
         with stopping.at_once():
-            start_jax(asked)
+            processes.in_step(partial(start_jax, asked))
             return _train(asked)
     except Stopped as stop:
         raise Stopped(_saved(asked, directories), code=stop.code) from None

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedjax_nc import metrics, processes
 from fedjax_nc.config import RunConfig
-from fedjax_nc.errors import Stopped
+from fedjax_nc.errors import Stopped, UserError
 from fedjax_nc.host import records as rows_of
 from fedjax_nc.host.assemble import Job
 from fedjax_nc.host.reporting import Reporter
@@ -82,6 +82,11 @@ class Pending(NamedTuple):
     tracked: dict[str, Any] | None  # likewise
     compiled: bool  # something was compiled on the way, so their time is no round's
 
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """What is fetched."""
+        return self.metrics, self.scores, self.tracked
+
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -144,16 +149,29 @@ def train_rounds(
     )
     track_fn = make_track(job, track) if track.names else None
     hyper, managers = schedule.make_hyper(job.task, 0), [seed.manager for seed in seeds]
-    clock, waiting, limit, compiled = time.perf_counter(), [], 1, set()
+    clock, waiting, limit, compiled, slow = time.perf_counter(), [], 1, set(), True
     saved = time.monotonic()
+
+    def hear(arrays: Any) -> None:
+        """Waits for what is computed, where that takes long, so that a second signal is heard.
+
+        Not only fetching would wait inside jax: several devices of a CPU have room for one program.
+        """
+        if slow:
+            processes.until_ready(arrays)
 
     def fetch() -> None:
         """Fetches and records the oldest dispatched rounds."""
-        nonlocal clock, limit
+        nonlocal clock, limit, slow
         pending = waiting.pop(0)
-        new = _rows(pending, seeds)
+        hear(pending.arrays)
+        try:
+            new = _rows(pending, seeds)
+        except UserError as error:  # all processes have the same numbers
+            processes.ends_all(error)
+            raise
         now = time.perf_counter()
-        each = (now - clock) / len(new)
+        each, slow = (now - clock) / len(new), now - clock > _SECONDS
         for rows in new:
             for seed, row in zip(seeds, rows, strict=True):
                 seed.record(row | {"seconds": each, "compiled": pending.compiled})
@@ -174,6 +192,8 @@ def train_rounds(
         saved = time.monotonic()
 
     while number < cfg.rounds and not _reached(seeds):
+        if waiting:
+            hear(waiting[-1].arrays)
         late = 0 < cfg.execution.save_seconds < time.monotonic() - saved
         # clocks and signals differ: the first process decides, and a signal to one is for all
         told = processes.of_all(np.array([plan.end(number, limit), late, bool(asked.by)]))
@@ -190,6 +210,8 @@ def train_rounds(
         state, metrics = rounds_fn(state, hyper._replace(lr=padded), len(lrs), next(examples))
         asked.busy = True
         scores = tracked = None
+        if plan.work(done) != {"rounds"}:
+            hear(metrics)
         if plan.tests(done):
             scores = evaluate_fn(tested_weights(job, state), feed.tests())
         if track_fn and track.due(done):
@@ -208,14 +230,17 @@ def train_rounds(
         if saves or (decides and _reached(seeds)):
             save()
         number = done
-    if asked.by:
+    # what came while the last rounds ran only one process knows yet
+    if processes.of_all(np.array(bool(asked.by))).any():
+        asked.by = asked.by or "another process"
         while waiting:
             fetch()
         if processes.of_all(np.array(any(seed.last_saved < number for seed in seeds)))[0]:
             save()
         for manager in managers:
             manager.wait_until_finished()
-        raise Stopped(f"saved after round {number}; the same call goes on", code=SAVED)
+        stop = Stopped(f"saved after round {number}; the same call goes on", code=SAVED)
+        raise processes.ends_all(stop)
     return state
 
 
@@ -274,7 +299,7 @@ def _one_by_one(job: Job, state: State) -> Callable[..., tuple[State, RoundMetri
 
 def _rows(done: Pending, seeds: list[Seed]) -> list[list[dict[str, Any]]]:
     """Returns the records of finished rounds, for each round a row per seed."""
-    metrics, scores, tracked = jax.device_get((done.metrics, done.scores, done.tracked))
+    metrics, scores, tracked = jax.device_get(done.arrays)
     result = []
     for r, lr in enumerate(done.lrs):
         rows = []

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from fedjax_nc import processes
 from fedjax_nc.config import RunConfig, fingerprint
 from fedjax_nc.data import federated
 from fedjax_nc.errors import UserError
-from fedjax_nc.host import stopping
+from fedjax_nc.host import alike, stopping
 from fedjax_nc.host.assemble import NOTHING, Given, Job, assemble, only
 from fedjax_nc.host.finish import finish
 from fedjax_nc.host.loop import NO_TRACK, Seed, train_rounds
@@ -69,6 +69,7 @@ class Outcome(NamedTuple):
 
 def run_seeds(request: Request, reporter: Reporter) -> list[Outcome]:
     """Trains every seed that is not finished, and returns what all of them come to, in order."""
+    processes.compare(alike.asked(request))
     found: dict[int, Outcome] = {}
     places: dict[int, Place] = {}
     with contextlib.ExitStack() as held:
@@ -81,6 +82,9 @@ def run_seeds(request: Request, reporter: Reporter) -> list[Outcome]:
                 found[cfg.seed] = claimed
             else:
                 places[cfg.seed] = claimed
+        processes.compare(
+            {f"whether seed {cfg.seed} is finished": cfg.seed in found for cfg in request.configs}
+        )
         together = request.seeds_parallel
         for group in [request.configs] if together else [(cfg,) for cfg in request.configs]:
             left = [cfg for cfg in group if cfg.seed in places]
@@ -90,7 +94,8 @@ def run_seeds(request: Request, reporter: Reporter) -> list[Outcome]:
             if not left:
                 continue
             with reporter.waiting(f"reading {left[0].dataset} and building {left[0].model}"):
-                job = assemble(*left, given=request.given, strict=request.strict)
+                made = partial(assemble, *left, given=request.given, strict=request.strict)
+                job = processes.in_step(made)
             outcomes = _train(job, request, reporter=reporter, places=places)
             found |= {outcome.config.seed: outcome for outcome in outcomes}
     return [found[cfg.seed] for cfg in request.configs]
@@ -160,9 +165,22 @@ def _train(
     for message in job.warnings:
         reporter.note(f"warning: {message}")
     begun: list[tuple[Seed, State]] = []
+    start = alike.start_of_all(job.executor.devices)
     for i, cfg in enumerate(job.configs):
-        one = partial(resume, job, i, place=places[cfg.seed], request=request, reporter=reporter)
+        one = partial(
+            resume,
+            job,
+            i,
+            place=places[cfg.seed],
+            request=request,
+            reporter=reporter,
+            start=start,
+        )
         begun.append(processes.in_turn(one, others=one))
+    for i, (seed, state) in enumerate(begun):
+        processes.compare(
+            alike.begun(seed.config.seed, _facts(job, i), rows=seed.rows, state=state)
+        )
     outcomes: dict[int, Outcome] = {}
     with contextlib.ExitStack() as opened:
         opened.enter_context(checkpoint.told_once())
@@ -189,7 +207,13 @@ def _train(
 
 
 def resume(
-    job: Job, number: int, *, place: Place, request: Request, reporter: Reporter
+    job: Job,
+    number: int,
+    *,
+    place: Place,
+    request: Request,
+    reporter: Reporter,
+    start: Mapping[str, Any],
 ) -> tuple[Seed, State]:
     """Returns a seed with its records so far, and its newest state; describes it on disk."""
     cfg, state, directory = job.configs[number], state_of_seed(job, number), place.directory
@@ -208,7 +232,7 @@ def resume(
         raise UserError(
             f"{damaged}, and there is no checkpoint to make it of: --overwrite trains it again"
         )
-    start = environment.start(job.executor.devices) | {"round": int(state.round)}
+    start = {**start, "round": int(state.round)}
     before = [] if request.overwrite else environment.history(directory)
     begun = found.begun or (before or [start])[0] if found.state is not None else start
     if other := environment.differences(begun, start):
@@ -217,6 +241,7 @@ def resume(
         reporter.note(f"warning: {which}{other}: numbers may differ in rounding")
     about = {"run": run, "begun": begun, "start": start}
     if place.mine is None:
+        alike.wait_for(directory, start=start)
         return Seed(cfg, [*found.rows], about=about), state
     rundir.describe(
         directory,

@@ -42,7 +42,8 @@ def listening(tell: Callable[[str], None]) -> Iterator[Asked]:
             _pass_on(number, before[number], frame=frame)
         elif not asked.by:
             asked.by, first = signal.Signals(number).name, time.monotonic()
-            with contextlib.suppress(RuntimeError):  # it came while something else was printed
+            # it came while something else was printed, or because nobody sees that any more
+            with contextlib.suppress(Exception):
                 tell(f"{asked.by}: the round that runs is finished and saved; again stops at once")
         elif time.monotonic() - first > _ECHO:
             raise Stopped("", code=128 + number)

@@ -113,8 +113,8 @@ def save(
 def restore(directory: Path, template: State, *, run: Mapping[str, Any] | None = None) -> Found:
     """Returns the newest state that is what was saved, and a warning for each that is not.
 
-    Damaged checkpoints are renamed, never deleted, so that the run can go on. Those of another run
-    are refused.
+    Damaged checkpoints are renamed, never deleted, so that the run can go on; of several processes
+    the first one alone renames. Those of another run are refused.
 
     Args:
       directory: of the checkpoints, beside whose folder metrics.jsonl lies.
@@ -128,6 +128,8 @@ def restore(directory: Path, template: State, *, run: Mapping[str, Any] | None =
         try:
             found = _read(folder, template, run=run or {})
         except Damaged as error:
+            if not processes.is_first():  # to which it was perhaps whole
+                continue
             kept = _set_aside(folder)
             warnings.append(
                 f"checkpoint of round {step} is damaged ({error}): kept as "

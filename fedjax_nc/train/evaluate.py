@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_nc import losses, tree
+from fedjax_nc import losses, processes, tree
 from fedjax_nc.data import stream
 from fedjax_nc.train import keys, local
 from fedjax_nc.train.executors import Executor
@@ -116,12 +116,13 @@ def make_evaluate(
         scores: dict[str, Score] = {}
         for data, clients, official in pieces:
             classes = data.class_counts.shape[-1]
-            scores = scores or {
-                name: _nothing((seeds.count, n), classes, by_class=name == "global")
-                for name, n in count.items()
-            }
-            # what waits to be computed holds on to its examples
-            scores = jax.block_until_ready(scores)
+            if scores:  # what waits to be computed holds on to its examples
+                processes.until_ready(scores)
+            else:
+                scores = {
+                    name: _nothing((seeds.count, n), classes, by_class=name == "global")
+                    for name, n in count.items()
+                }
             scores = fn(weights, data, scores, {"clients": clients, "global": official})
         return scores
 
@@ -161,7 +162,7 @@ def make_calibrate(
         everybody, size = np.arange(task.federation.clients), feed.at_once
         groups, sums = [everybody[i : i + size] for i in range(0, len(everybody), size)], None
         for ids, piece in zip(groups, feed.clients(groups), strict=False):
-            new = jax.block_until_ready(collect(weights, executor.place(ids), piece))
+            new = processes.until_ready(collect(weights, executor.place(ids), piece))
             sums = new if sums is None else tree.add(sums, new)
         return solve(weights, sums, key)
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_nc import tree
+from fedjax_nc import processes, tree
 from fedjax_nc.data import stream
 from fedjax_nc.methods.base import Phase, Repeat, View
 from fedjax_nc.train import keys
@@ -121,7 +121,7 @@ def personalise(
     pieces = feed.clients(groups, tests=True, official=official)
     for start, end, ids, piece in zip(starts, ends, groups, pieces, strict=False):
         own, ids = of_clients(executor, state, ids=ids), executor.place(jnp.asarray(ids))
-        score = jax.block_until_ready(train(light, ids, own, hyper, piece))
+        score = processes.until_ready(train(light, ids, own, hyper, piece))
         scores.append(jax.tree.map(lambda x, n=start - end: np.asarray(x)[:, :, n:], score))
         progress(end, clients)
     back = np.argsort(order)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fedjax_nc import config, tree
+from fedjax_nc import config, processes, tree
 from fedjax_nc.methods.base import Arrived, Finished, Method, Part, Setup, trained_groups
 from fedjax_nc.train import keys, local, schedule
 from fedjax_nc.train.client import (
@@ -157,7 +157,7 @@ def make_round(task: Task, executor: Executor, *, clients_on_host: bool = False)
         chosen = np.asarray(ids)
         rows = executor.place(tree.take(state.clients, chosen))
         new, rows, metrics = core(dataclasses.replace(state, clients={}), rows, ids, hyper, data)
-        rows = jax.tree.map(np.asarray, rows)
+        rows = jax.tree.map(np.asarray, processes.until_ready(rows))
         return dataclasses.replace(new, clients=tree.put(state.clients, chosen, rows=rows)), metrics
 
     return on_host
