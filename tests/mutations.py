@@ -52,15 +52,15 @@ def noticed(mistake: Mistake, tests: tuple[str, ...]) -> str:
             raise SystemExit(f"{mistake.file} has {text.count(mistake.was)} times {mistake.was!r}")
         file.write_text(text.replace(mistake.was, mistake.becomes))
         env = os.environ | {"PYTHONPATH": str(copy)}
-        for name in tests:  # the likeliest first
-            command = [sys.executable, "-m", "pytest", "-x", f"tests/test_{name}.py"]
-            done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True)
-            if done.returncode not in (0, 1, 2):
-                raise SystemExit(done.stdout + done.stderr)
-            lines = done.stdout.splitlines()
-            found = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
-            if found or done.returncode:
-                return found[0].split(" - ")[0] if found else done.stdout[-300:]
+        files = [f"tests/test_{name}.py" for name in tests]  # the likeliest first
+        command = [sys.executable, "-m", "pytest", "-x", *files]
+        done = subprocess.run(command, cwd=copy, env=env, capture_output=True, text=True)
+        if done.returncode not in (0, 1, 2):
+            raise SystemExit(done.stdout + done.stderr)
+        lines = done.stdout.splitlines()
+        found = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+        if done.returncode:
+            return found[0].split(" - ")[0] if found else done.stdout[-300:]
     return ""
 
 
