@@ -17,6 +17,7 @@ _SCRIPTS = {
     "run": "run.py",
     "compare": "compare.py",
     "curves": "curves.py",
+    "board": "board.py",
     "analyse": "analyse.py",
     "prepare": "prepare_data.py",
     "list": "run.py --list",

@@ -14,7 +14,7 @@ import pytest
 
 import fedjax_nc
 from fedjax_nc import plugins, protocols
-from fedjax_nc.cli import analyse, compare, curves, flags, main, manual
+from fedjax_nc.cli import analyse, board, compare, curves, flags, main, manual
 from fedjax_nc.data import prepare as preparation
 from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.methods import catalogue, registry
@@ -93,6 +93,8 @@ def test_readme_commands_parse(words, my_files, monkeypatch, capsys):
         assert analyse.parse(rest).runs
     elif name == "curves":
         assert curves.parse(rest).to
+    elif name == "board":
+        assert board.parse(rest).to == "board.html"
     elif name == "prepare":
         asked = []
         monkeypatch.setattr(preparation, "prepare", lambda *a, **k: asked.append(a) or "there")
