@@ -200,6 +200,15 @@ def test_copies_of_a_run_are_told_apart(small, tmp_path):
     assert page.data["settings"] == [{"name": "copy", "values": ["1", "2"], "telling": True}]
 
 
+def test_links_are_followed_once(small, tmp_path):
+    copy(small, tmp_path / "elsewhere/run")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "runs/circle").symlink_to(tmp_path / "runs")
+    found = [str(path.relative_to(tmp_path)) for path in board.find(tmp_path / "runs")]
+    assert found == ["runs/linked/run"]
+
+
 def test_gaps_and_infinite_losses_are_gaps(small, tmp_path):
     run = copy(small, tmp_path / "runs/a", seed=1)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

@@ -253,7 +253,7 @@ def hovered(page, method, point):
     value = source(page, "points")["text"][point]
     texts = page.execute_script(TEXTS)
     assert "img" not in page.execute_script(TAGS)
-    return f"{method}" in texts and re.search(rf"round:?\s*{point + 1}\s+:?\s*{value}", texts)
+    return f"{method}" in texts and re.search(rf"round:?\s*{point + 1}\s+value:?\s*{value}", texts)
 
 
 def test_everything_by_keys(page):

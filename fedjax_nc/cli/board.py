@@ -4,7 +4,6 @@ import dataclasses
 import os
 import statistics
 import urllib.parse
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -52,15 +51,24 @@ def find(path: Path) -> Iterator[Path]:
             f"{path} is no folder: give run directories, or folders with runs that "
             f"`{command('run')}` has left"
         )
+    seen: set[str] = set()
     found = False
-    for folder, inside, names in os.walk(path):
+    for folder, inside, names in os.walk(path, onerror=_raise, followlinks=True):
         inside.sort()
+        if (real := os.path.realpath(folder)) in seen:
+            inside.clear()  # a link has led here again, maybe in a circle
+            continue
+        seen.add(real)
         if any(name in names for name in FILES):
             inside.clear()  # a run's own folders have no runs
             found = True
             yield Path(folder)
     if not found:
         raise UserError(f"no run is in {path}: give a folder that `{command('run')}` has written")
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def open_all(directories: Sequence[Path]) -> tuple[list[curves.Run], list[str]]:
@@ -80,15 +88,26 @@ def _write(to: Path, runs: Sequence[curves.Run], *, left_out: Sequence[str]) -> 
     from fedjax_nc.figures import board as pages
     from fedjax_nc.io import files
 
-    seen: Counter = Counter()
-    shown = []
-    for run in runs:
-        name = fingerprint(run.config)
-        seen[name] += 1
-        shown.append(_shown(run, copy=seen[name], folder=to.absolute().parent))
+    shown = [_shown(run, folder=to.absolute().parent) for run in runs]
+    if len(set(prints := [fingerprint(run.config) for run in runs])) < len(runs):
+        # runs that come twice are no seeds, whose interval they would make narrow
+        copies = [prints[: i + 1].count(own) for i, own in enumerate(prints)]
+        shown = [
+            run._replace(settings={**run.settings, "copy": str(copy)})
+            for run, copy in zip(shown, copies, strict=True)
+        ]
+    title = f"{len(runs)} runs" if len(runs) > 1 else "1 run"
+    page = pages.page(title, shown, choice=_choice(runs, shown), left_out=left_out)
+    files.write_atomically(to, page.encode(errors="replace"))  # names may be no text
+
+
+def _choice(runs: Sequence[curves.Run], shown: Sequence[Any]) -> Any:
+    """Returns the metrics that some of these runs have, and how they are written."""
+    from fedjax_nc.figures import board as pages
+
     summaries = [run.values for run in shown]
     tested = {name for run in runs for row in run.rows for name in row}
-    choice = pages.Choice(
+    return pages.Choice(
         columns=[
             pages.Shown(m.name, m.label, digits=1 if m.percent else m.digits, factor=_factor(m))
             for m in columns(summaries)
@@ -108,9 +127,6 @@ def _write(to: Path, runs: Sequence[curves.Run], *, left_out: Sequence[str]) -> 
             and any(values.get(m.name) is not None for values in summaries)
         ],
     )
-    title = f"{len(runs)} runs" if len(runs) > 1 else "1 run"
-    page = pages.page(title, shown, choice=choice, left_out=left_out)
-    files.write_atomically(to, page.encode(errors="replace"))  # names may be no text
 
 
 def _factor(metric: Metric) -> int:
@@ -123,13 +139,13 @@ def _in_words(metric: Metric) -> str:
     return f"{text}, per cent" if metric.percent else text
 
 
-def _shown(run: curves.Run, *, copy: int, folder: Path) -> Any:
+def _shown(run: curves.Run, folder: Path) -> Any:
     """Returns a run as the page shows it, linked from a folder."""
     from fedjax_nc.figures import board as pages
 
     cfg, done = run.config, run.rows[-1]["round"]
-    told = {"method": cfg.method, "dataset": cfg.dataset, **curves.settings(cfg)}
-    told |= {"seed": cfg.seed, "copy": copy}
+    told = {"method": cfg.method, "dataset": cfg.dataset}
+    told |= {**curves.settings(cfg), "seed": cfg.seed}
     seconds = statistics.median(row["seconds"] for row in run.rows)
     report = run.directory / "analysis" / "report.html"
     return pages.Run(

@@ -189,7 +189,7 @@ def _curves() -> Any:
     plot.y_range.range_padding = 0.3
     look: dict[str, Any] = {"color": "colour", "hover_alpha": 0.9, "size": 9}
     dots = plot.scatter("x", "y", source=points, alpha="alpha", **look)
-    told = [("", "@label"), ("round", "@x"), ("", "@text")]
+    told = [("row", "@label"), ("round", "@x"), ("value", "@text")]
     plot.add_tools(models.HoverTool(renderers=[dots], tooltips=told))
     plot.add_layout(models.Span(name="cursor", dimension="height", location=0, line_dash="dotted"))
     plot.name = "curves"
@@ -206,7 +206,7 @@ def _clients() -> Any:
     dots: dict[str, Any] = {"source": ends, "color": "colour", "size": 10}
     middle = plot.scatter("middle", "y", **dots)
     worst = plot.scatter("worst", "y", marker="triangle", **dots)
-    told = [("", "@label"), ("", "@text")]
+    told = [("row", "@label"), ("clients", "@text")]
     plot.add_tools(models.HoverTool(renderers=[bar, middle, worst], tooltips=told))
     plot.ygrid.visible = False
     plot.toolbar_location = None
