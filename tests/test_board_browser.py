@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import statistics
+import urllib.parse
 
 import pytest
 from scipy import stats
@@ -223,6 +224,13 @@ def test_two_rows_are_drawn_over_each_other(page, runs):
     assert drawn(page) == ["fedavg, data.alpha=0.1"]
     one(page, "#metric").send_keys("global loss")
     wait(page, lambda: source(page, "lines")["ys"][0][0] == pytest.approx(2.0))
+
+
+def test_links_lead_to_the_runs(page, runs):
+    links = page.find_elements("css selector", "tbody td:last-child a")
+    found = {urllib.parse.unquote(a.get_attribute("href")) for a in links}
+    there = {f"{path.parent.as_uri()}/" for path in runs.rglob("config.yaml")}
+    assert found == there and len(found) == 19
 
 
 def test_clients_are_shown(page, runs):

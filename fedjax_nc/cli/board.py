@@ -25,7 +25,8 @@ FORMATS = (".html", ".htm")
 def board(argv: list[str]) -> int:
     """Reads the runs, writes their page, and names those that are damaged or not finished."""
     given = parse(argv)
-    directories = list(dict.fromkeys(d for run in given.runs for d in find(Path(run))))
+    each = [directory for run in given.runs for directory in find(Path(run))]
+    directories = list({os.path.realpath(one): one for one in each}.values())  # each once
     try:
         import bokeh  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError as error:
