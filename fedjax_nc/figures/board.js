@@ -105,10 +105,9 @@ function entry(row) {
   const settings = data.settings.map((_, i) => setting(row, i));
   const ends = [...new Set(row.runs.map((run) => run.end))].join(", ");
   const numbers = data.columns.map(([name, digits]) => words(of(row, name), digits));
-  const element = make("tr", {}, make("td", {}, button));
+  const element = make("tr", {}, make("td", {}, button), make("td", {}, ...links(row.runs)));
   element.append(...settings.map((text) => make("td", { title: text }, text)));
   element.append(...[ends, ...numbers].map((text) => make("td", { class: "number" }, text)));
-  element.append(make("td", {}, ...links(row.runs)));
   element.addEventListener("click", (event) => {
     if (event.target.closest("a, summary")) return;
     if (!state.chosen.delete(row.key)) choose(row);
@@ -122,7 +121,7 @@ function links(runs) {
     const main = make("a", { href: link, title: name }, name.split(/[\\/]/).pop());
     return report ? [main, make("a", { href: report, title: `of ${name}` }, "report")] : [main];
   });
-  if (runs.length < 4) return found;
+  if (runs.length < 2) return found;
   return [make("details", {}, make("summary", {}, `${runs.length} runs`), ...found)];
 }
 
