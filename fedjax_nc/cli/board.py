@@ -41,7 +41,7 @@ def board(argv: list[str]) -> int:
     unfinished = [str(run.directory) for run in runs if not run.summary]
     if unfinished:
         say(f"not finished, shown as far as they are: {few(unfinished)}")
-    say(f"written: {to} ({len(runs)} runs, {to.stat().st_size / MEGABYTE:.1f} MB)")
+    say(f"written: {to} ({_counted(runs)}, {to.stat().st_size / MEGABYTE:.1f} MB)")
     return 0
 
 
@@ -97,9 +97,12 @@ def _write(to: Path, runs: Sequence[curves.Run], *, left_out: Sequence[str]) -> 
             run._replace(settings={**run.settings, "copy": str(copy)})
             for run, copy in zip(shown, copies, strict=True)
         ]
-    title = f"{len(runs)} runs" if len(runs) > 1 else "1 run"
-    page = pages.page(title, shown, choice=_choice(runs, shown), left_out=left_out)
+    page = pages.page(_counted(runs), shown, choice=_choice(runs, shown), left_out=left_out)
     files.write_atomically(to, page.encode(errors="replace"))  # names may be no text
+
+
+def _counted(runs: Sequence[Any]) -> str:
+    return f"{len(runs)} runs" if len(runs) > 1 else "1 run"
 
 
 def _choice(runs: Sequence[curves.Run], shown: Sequence[Any]) -> Any:
