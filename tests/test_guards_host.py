@@ -76,10 +76,10 @@ def test_calibration_sums_over_all_groups_of_clients(x64, tiny):
 
 def test_a_clients_size_is_told_beside_the_mean_over_everybody(tiny):
     t = tiny("feddyn(relative=True)")
-    ids = jnp.array([3, 0])
+    ids = jnp.array([3, 0, 1])  # the last one has no examples
     rows = make_rows(t.task, jax.random.key(0), ids=ids, data=t.data, client_state={})
     sizes = np.maximum(np.asarray(t.data.class_counts).sum(-1), 1.0)
-    np.testing.assert_allclose(rows.relative_size, sizes[[3, 0]] / sizes.mean(), rtol=1e-6)
+    np.testing.assert_allclose(rows.relative_size, sizes[[3, 0, 1]] / sizes.mean(), rtol=1e-6)
 
 
 def test_every_round_of_a_dispatch_has_its_own_learning_rate():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from runs import DATA, FEW, train
-from trees import only, personal_of, same, standing, watched
+from trees import only, personal_of, plain, same, standing, watched
 
 from fedjax_nc.methods.base import Repeat
 from fedjax_nc.train import executors, keys
@@ -46,6 +46,23 @@ def test_reported_losses_are_of_the_phase_that_trains(tiny):
     (_, mixed), (_, plain) = (tiny(s, norm="none", widths=(3,)).run(1) for s in ("apfl", "fedavg"))
     assert mixed.sums["examples"] == plain.sums["examples"] == EXAMPLES
     np.testing.assert_allclose(mixed.sums["loss"], plain.sums["loss"], rtol=1e-5)
+
+
+def test_personal_statistics_go_on_from_the_clients_own(x64, tiny):
+    """Of the same batch in every round, running means come nearer by the same factor each time."""
+    t = standing(tiny("lg_fedavg", norm="running", local_cfg={"batch_size": 12}))
+    state, seen = t.state(), []
+    for _ in range(3):
+        seen.append(plain(state.clients["personal"].stats))
+        state, _ = t.run(1, state=state)
+    first, second, third = seen
+    far = jax.tree.map(lambda a, b: b - a, first, second)
+    nearer = jax.tree.map(lambda a, b: b - a, second, third)
+    assert jax.tree.leaves(far)
+    for a, b in zip(jax.tree.leaves(far), jax.tree.leaves(nearer), strict=True):
+        factor = np.vdot(a, b) / np.vdot(a, a)
+        assert 0.5 < factor < 1
+        np.testing.assert_allclose(b, factor * a, rtol=1e-6, atol=1e-9)
 
 
 # ---- which examples a step sees ------------------------------------------------------------
