@@ -41,7 +41,15 @@ def test_overview_names_every_command(capsys):
     assert main.main(["--help"]) == 0 and capsys.readouterr().out == text
     for name, (summary, _) in main.COMMANDS.items():
         assert re.search(rf"^  {name} +{summary}$", text, re.MULTILINE)
-    assert list(main.COMMANDS) == ["run", "compare", "curves", "analyse", "prepare", "list"]
+    assert list(main.COMMANDS) == [
+        "run",
+        "compare",
+        "sweep",
+        "curves",
+        "analyse",
+        "prepare",
+        "list",
+    ]
 
 
 @pytest.mark.parametrize(

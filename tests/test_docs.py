@@ -14,7 +14,7 @@ import pytest
 
 import fedjax_nc
 from fedjax_nc import plugins, protocols
-from fedjax_nc.cli import analyse, compare, curves, flags, main, manual
+from fedjax_nc.cli import analyse, compare, curves, flags, main, manual, sweep_flags
 from fedjax_nc.data import prepare as preparation
 from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.methods import catalogue, registry
@@ -89,6 +89,8 @@ def test_readme_commands_parse(words, my_files, monkeypatch, capsys):
         assert flags.parse(rest).configs
     elif name == "compare":
         check_compare(rest)
+    elif name == "sweep":
+        assert all(flags.parse(list(p.argv)).configs for p in sweep_flags.parse(rest).points)
     elif name == "analyse":
         assert analyse.parse(rest).runs
     elif name == "curves":
