@@ -132,8 +132,8 @@ def played(tasks, codes, monkeypatch, room=1, asked=lambda: ""):
     monkeypatch.setattr(cells, "look", look)
     monkeypatch.setattr(loop, "_POLL", 0.0)
     monkeypatch.setattr(loop, "_LOOK", 0.0)
-    works = {expect.kind(t.configs[0]): expect.Work(flops=t.configs[0].rounds) for t in tasks}
-    made = loop.Sweep(tasks, [look(task) for task in tasks], expect.Expected(works))
+    states = [look(task) for task in tasks]
+    made = loop.Sweep(tasks, states, expected=expect.Expected({}))
     order = lambda i: Order(tasks[i].argv, Path("/nowhere"), Path("/"))  # noqa: E731
     found = loop.train(
         made,
@@ -192,19 +192,17 @@ def test_a_second_signal_ends_all_at_once(three, monkeypatch):
 
 def test_what_is_shown_while_it_runs(three, capsys):
     known = expect.Expected({})
-    states = [cells.State(cells.FINISHED, 2, seconds=4.0, summaries=({"global_accuracy": 0.5},))]
+    states = [cells.State(cells.FINISHED, 2, seconds=50.0, summaries=({"global_accuracy": 0.5},))]
     states += [cells.State(cells.NEW), cells.State(cells.ELSEWHERE)]
-    made = loop.Sweep(three, states, known)
+    made = loop.Sweep(three, states, expected=known)
     with sweeping.Sweeping(1) as shown:
         shown.ended(three[0], made.results[0], made)
-        known.learn(three[1], 100.0)
-        known.learn(three[2], 200.0)
         made.results[1] = cells.result_of(three[1], cells.State(cells.FAILED), reason="it [burns]")
         made.waiting.clear()
         shown.ended(three[1], made.results[1], made)
     first, second = capsys.readouterr().err.splitlines()
     status = "1 of 3 done, 1 in other processes"
-    assert first == f"rounds 2, seed 0: global 50.00 ({status}, time left unknown)"
+    assert first == f"rounds 2, seed 0: global 50.00 ({status}, about 5.0 min left)"
     assert (
         second == f"rounds 4, seed 0: failed: it [burns] ({status}, 1 failed, about 3.3 min left)"
     )

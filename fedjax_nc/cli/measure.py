@@ -13,7 +13,7 @@ from fedjax_nc.sweep.expect import Work
 
 
 def works(argvs: Sequence[Sequence[str]], *, timed: bool) -> list[tuple[Work, str]]:
-    """Returns the work of each run and why it cannot be told; in another process.
+    """Returns the work of a round of each run and why it cannot be told; in another process.
 
     Args:
       argvs: flags of runs, each of one seed.
@@ -44,7 +44,7 @@ def measure(argv: list[str]) -> int:
 
 
 def _work(argv: list[str], *, timed: bool) -> dict[str, Any]:
-    """Returns the operations of a run's rounds and, measured, their seconds."""
+    """Returns the operations of a run's round and, measured, its seconds."""
     try:
         asked = flags.parse(argv, prog=command("run"))
         run.start_jax(asked)
@@ -52,9 +52,9 @@ def _work(argv: list[str], *, timed: bool) -> dict[str, Any]:
         from fedjax_nc.host.assemble import assemble
 
         job = assemble(asked.configs[0], strict=asked.strict)
-        found: dict[str, Any] = {"flops": dry_run.round_flops(job) * job.config.rounds}
+        found: dict[str, Any] = {"flops": dry_run.round_flops(job)}
         if timed and job.executor.jit:
-            found["seconds"] = dry_run.expected_seconds(job)[0]
+            found["seconds"] = dry_run.expected_seconds(job)[0] / job.config.rounds
         return found
     except UserError as error:
         return {"error": str(error)}

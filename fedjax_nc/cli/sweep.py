@@ -180,24 +180,22 @@ def _trained(
 def _expected(
     tasks: Sequence[Task], states: Sequence[State], *, timed: bool, room: int
 ) -> Expected:
-    """Returns what cells are expected to take; kinds that are not known are counted first.
+    """Returns what cells are expected to take; the work of their kinds is counted first.
 
-    Without an order to find, as when all can be trained at once, nothing is counted.
+    Nothing is counted where cells of every kind are finished, or where there is no order to find.
     """
-    finished = {
-        kind(task.configs[0])
-        for task, state in zip(tasks, states, strict=True)
-        if state.name == FINISHED
-    }
-    left = [t for t, state in zip(tasks, states, strict=True) if state.name != FINISHED]
-    kinds = {kind(task.configs[0]): task for task in reversed(left)}
-    unknown = {name: task for name, task in kinds.items() if name not in finished}
+    kinds = {kind(task.configs[0]): task for task in reversed(tasks)}
+    done = [state.name == FINISHED for state in states]
+    left = [task for task, finished in zip(tasks, done, strict=True) if not finished]
+    known = {kind(task.configs[0]) for task, d in zip(tasks, done, strict=True) if d}
+    unknown = {name: task for name, task in kinds.items() if name not in known}
     works: dict[str, Work] = {}
     if unknown and (timed or (len(kinds) > 1 and len(left) > room)):
-        with console.waiting(f"counting the work of {len(unknown)} kinds of cells"):
-            counted = measure.works([task.argv for task in unknown.values()], timed=timed)
-        works = {name: work for name, (work, _) in zip(unknown, counted, strict=True)}
-        for task, (_, why) in zip(unknown.values(), counted, strict=True):
+        counted = unknown if timed else kinds  # the speed is that of those that are finished
+        with console.waiting(f"counting the work of {len(counted)} kinds of cells"):
+            found = measure.works([task.argv for task in counted.values()], timed=timed)
+        works = {name: work for name, (work, _) in zip(counted, found, strict=True)}
+        for task, (_, why) in zip(counted.values(), found, strict=True):
             if why:
                 say(f"warning: {cells.words(task.labels, task.seeds)}: {why}")
     return Expected(works)
@@ -225,10 +223,13 @@ def _show(tasks: list[Task]) -> None:
         place = [task.labels.get(name, "-") for name in axes]
         rows.append([*place, " ".join(map(str, task.seeds)), str(rounds), how, told])
     header = [*axes, "seed", "rounds", "state", "expected"]
-    about = f"about {duration(total)} one after another" if missing < len(tasks) else "time unknown"
     done = sum(state.name == FINISHED for state in states)
-    title = f"Dry run: {len(tasks)} cells, {done} finished, {about}; nothing is trained"
-    console.show_table(title, header, rows=rows)
+    console.show_table("Dry run: nothing is trained", header, rows=rows)
+    about = f"about {duration(total)} for the others, one after another"
+    if missing:
+        about = f"{about}, and {missing} of which nobody knows" if total else "time unknown"
+    told = about if done < len(tasks) else "nothing is left to train"
+    print(f"{len(tasks)} cells, {done} finished; {told}")
 
 
 def _hours(seconds: float | None) -> str:

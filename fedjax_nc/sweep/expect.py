@@ -16,16 +16,16 @@ _ALIKE = {"data": ("alpha", "rule", "seed"), "local": ("lr",)}
 
 
 class Work(NamedTuple):
-    """What is known of a kind of cells before one of them is trained."""
+    """What is known of a round of a kind of cells before one of them is trained."""
 
-    flops: float | None = None  # of all rounds
+    flops: float | None = None
     seconds: float | None = None  # as a step was measured
 
 
 @functools.cache
 def kind(cfg: RunConfig) -> str:
-    """Returns a text that cells share which take about the same time."""
-    content: dict[str, Any] = to_dict(dataclasses.replace(cfg, seed=0))
+    """Returns a text that cells share whose rounds take about the same time."""
+    content: dict[str, Any] = to_dict(dataclasses.replace(cfg, seed=0, rounds=1))
     for group, names in _ALIKE.items():
         content[group] = {k: v for k, v in content[group].items() if k not in names}
     try:
@@ -50,26 +50,30 @@ class Expected:
 
     def learn(self, task: Task, seconds: float) -> None:
         """Keeps how long a cell has taken."""
-        self._took.setdefault(kind(task.configs[0]), []).append(seconds / len(task.seeds))
+        self._took.setdefault(kind(task.configs[0]), []).append(seconds / _rounds(task))
 
     def seconds(self, task: Task) -> float | None:
         """Returns what a whole cell is expected to take; None if nothing is known."""
         name = kind(task.configs[0])
         if name in self._took:
-            return statistics.median(self._took[name]) * len(task.seeds)
+            return statistics.median(self._took[name]) * _rounds(task)
         work = self._works.get(name, Work())
         if work.seconds is not None:
-            return work.seconds * len(task.seeds)
+            return work.seconds * _rounds(task)
         speeds = [
             statistics.median(took) / flops
             for other, took in self._took.items()
             if (flops := self._works.get(other, Work()).flops)
         ]
         if work.flops is not None and speeds:
-            return work.flops * statistics.median(speeds) * len(task.seeds)
+            return work.flops * statistics.median(speeds) * _rounds(task)
         return None
 
     def order(self, task: Task) -> tuple[float, float]:
         """Returns what the longest cells have most of: seconds, else operations."""
         work = self._works.get(kind(task.configs[0]), Work())
-        return self.seconds(task) or 0.0, (work.flops or 0.0) * len(task.seeds)
+        return self.seconds(task) or 0.0, (work.flops or 1.0) * _rounds(task)
+
+
+def _rounds(task: Task) -> int:
+    return task.configs[0].rounds * len(task.seeds)

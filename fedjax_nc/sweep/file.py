@@ -76,9 +76,9 @@ def _text(path: Path, name: str, value: Any) -> str:
 
 def _groups(path: Path, given: Any) -> tuple[str, ...]:
     """Returns groups of axes: [a, b], or several of them, [[a, b], [c, d]]."""
-    groups = given if isinstance(given, list) else [None]
-    if isinstance(given, list) and given and not any(isinstance(group, list) for group in groups):
-        groups = [groups]
+    groups: list[Any] = given if isinstance(given, list) else [None]
+    if isinstance(given, list) and given and not any(isinstance(group, list) for group in given):
+        groups = [given]
     for group in groups:
         if not (isinstance(group, list) and group and all(isinstance(n, str) for n in group)):
             raise UserError(f"--grid={path}: zip is {quoted(given)}: give names of axes in a list")
