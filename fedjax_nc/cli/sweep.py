@@ -31,12 +31,17 @@ def sweep(argv: list[str]) -> int:
     asked = sweep_flags.parse(argv)
     launch.check(asked.where)
     named(asked.columns)
+    with stopping.at_once():
+        return _sweep(asked, typed=f"{command('sweep')} {shlex.join(argv)}")
+
+
+def _sweep(asked: sweep_flags.Asked, typed: str) -> int:
+    """Lists or trains the cells of a parsed command; returns the exit code."""
     with console.waiting(f"reading the flags of {len(asked.points)} cells"):
         tasks = tasks_of([Cell(point.labels, point.argv) for point in asked.points])
     if asked.dry_run:
         _show(tasks)
         return 0
-    typed = f"{command('sweep')} {shlex.join(argv)}"
     results, folder = _trained(tasks, asked.where, name=asked.name, typed=typed)
     from fedjax_nc.sweep import report
 
