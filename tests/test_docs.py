@@ -209,8 +209,9 @@ def test_python_guide_runs(tmp_path, monkeypatch):
     assert "collapse" in guide.numbers and str(guide.report).startswith("fedconfident")
     assert guide.again.directory.is_dir() and guide.last.shape == (2,)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fedprox.pdf", "runs"]
+    assert [one.state for one in guide.found] == ["finished"] * 2
     assert guide.method.name == "fedavg | fd(beta=0.5)"
-    assert all(len(r.config.dataset) == len("arrays@12345678") for r in seen[6:8])
+    assert all(len(r.config.dataset) == len("arrays@12345678") for r in seen[7:9])
     catalogue.forget("python_guide")
 
 
