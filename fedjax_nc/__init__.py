@@ -16,6 +16,8 @@ PUBLIC = {
     "Result": "fedjax_nc.result:Result",
     "table": "fedjax_nc.result:table",
     "plot": "fedjax_nc.result:plot",
+    "run_cells": "fedjax_nc.cli.sweep:run_cells",
+    "Cell": "fedjax_nc.sweep.cells:Cell",
     "start": "fedjax_nc.devices:start",
     "UserError": "fedjax_nc.errors:UserError",
     # writing a method
@@ -54,6 +56,7 @@ __all__ = ["PUBLIC", "__version__", *PUBLIC]  # pyright: ignore[reportUnsupporte
 if TYPE_CHECKING:
     from fedjax_nc import losses, methods, testing
     from fedjax_nc.api import evaluate, first_state, prepare, run
+    from fedjax_nc.cli.sweep import run_cells
     from fedjax_nc.data import partition as partitioners
     from fedjax_nc.data.catalogue import register_dataset
     from fedjax_nc.devices import start
@@ -73,6 +76,7 @@ if TYPE_CHECKING:
     from fedjax_nc.models.catalogue import register_model
     from fedjax_nc.models.own import model
     from fedjax_nc.result import Result, plot, table
+    from fedjax_nc.sweep.cells import Cell
     from fedjax_nc.train.round import make_round
     from fedjax_nc.train.schedule import make_hyper
     from fedjax_nc.types import HeadSpec, Weights

@@ -16,6 +16,7 @@ _NAMES = re.compile(rf"(?:[^\s,:;]{{1,60}}, ){{{2 * _SHOWN},}}[^\s,:;]+")
 _SCRIPTS = {
     "run": "run.py",
     "compare": "compare.py",
+    "sweep": "sweep.py",
     "curves": "curves.py",
     "board": "board.py",
     "analyse": "analyse.py",

@@ -188,3 +188,12 @@ def to_target(
         name: None if first is None else first * each for name, each in (per_round or {}).items()
     }
     return {"round": first} | costs
+
+
+def duration(seconds: float) -> str:
+    """Returns a time for people: `35 ms`, `40 s`, `12 min`, `10 h`, `3 days`."""
+    for most, unit, size in ((1, "ms", 1e-3), (100, "s", 1), (6000, "min", 60), (2e5, "h", 3600)):
+        if seconds < most:
+            value = seconds / size
+            return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
+    return f"{seconds / 86400:.0f} days"

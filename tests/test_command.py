@@ -45,6 +45,7 @@ def test_overview_names_every_command(capsys):
     assert list(main.COMMANDS) == [
         "run",
         "compare",
+        "sweep",
         "curves",
         "board",
         "analyse",

@@ -14,7 +14,7 @@ import pytest
 
 import fedjax_nc
 from fedjax_nc import plugins, protocols
-from fedjax_nc.cli import analyse, board, compare, curves, flags, main, manual
+from fedjax_nc.cli import analyse, board, compare, curves, flags, main, manual, sweep_flags
 from fedjax_nc.data import prepare as preparation
 from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.methods import catalogue, registry
@@ -89,6 +89,8 @@ def test_readme_commands_parse(words, my_files, monkeypatch, capsys):
         assert flags.parse(rest).configs
     elif name == "compare":
         check_compare(rest)
+    elif name == "sweep":
+        assert all(flags.parse(list(p.argv)).configs for p in sweep_flags.parse(rest).points)
     elif name == "analyse":
         assert analyse.parse(rest).runs
     elif name == "curves":
@@ -209,8 +211,9 @@ def test_python_guide_runs(tmp_path, monkeypatch):
     assert "collapse" in guide.numbers and str(guide.report).startswith("fedconfident")
     assert guide.again.directory.is_dir() and guide.last.shape == (2,)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fedprox.pdf", "runs"]
+    assert [one.state for one in guide.found] == ["finished"] * 2
     assert guide.method.name == "fedavg | fd(beta=0.5)"
-    assert all(len(r.config.dataset) == len("arrays@12345678") for r in seen[6:8])
+    assert all(len(r.config.dataset) == len("arrays@12345678") for r in seen[7:9])
     catalogue.forget("python_guide")
 
 

@@ -69,6 +69,7 @@ MAY_IMPORT = {
         *("train", "tree", "types", "metrics"),
     },
     "tables": {"config", "errors", "metrics"},
+    "sweep": {"config", "errors", "inputs", "io", "methods.catalogue", "tables"},
     "cli": {
         *("host", "study", "io", "figures", "config", "errors", "devices", "protocols", "effects"),
         *(
@@ -79,7 +80,7 @@ MAY_IMPORT = {
             "methods.catalogue",
             "models.catalogue",
         ),
-        *("metrics", "processes", "tables"),
+        *("metrics", "processes", "sweep", "tables"),
     },
     "result": {"host", "study", "io", "figures", "tables", "config", "errors", "types"},
     "api": {
@@ -266,6 +267,7 @@ LIGHT = (
     "protocols",
     "config",
     "cli.console",
+    "cli.sweep",
     "methods.catalogue",
     "data.catalogue",
     "models.catalogue",

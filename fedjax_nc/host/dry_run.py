@@ -19,6 +19,7 @@ from fedjax_nc.host.assemble import Job, make_task
 from fedjax_nc.host.states import clients_on_host, first_state
 from fedjax_nc.methods import catalogue, registry
 from fedjax_nc.methods.base import Phase
+from fedjax_nc.metrics import duration
 from fedjax_nc.train import local
 from fedjax_nc.train import seeds as axis
 from fedjax_nc.train.client import Row, make_broadcast, make_view
@@ -202,13 +203,18 @@ def estimate(job: Job) -> dict[str, str]:
     """
     if not job.executor.jit:
         return {}
+    total, each = expected_seconds(job)
+    about = f"about {duration(total)} on this machine, without tests"
+    return {"time": f"{about} ({duration(each)} a local step, measured)"}
+
+
+def expected_seconds(job: Job) -> tuple[float, float]:
+    """Returns about how long all rounds take, and a local step, as it is measured now."""
     first = job.task.method.phases[0]
     each = step_seconds(job, first)
     steps = round_flops(job) / step_flops(job, first)
     at_once = min(job.executor.devices, job.config.federation.participants)
-    total = each * steps * job.config.rounds / at_once
-    about = f"about {duration(total)} on this machine, without tests"
-    return {"time": f"{about} ({duration(each)} a local step, measured)"}
+    return each * steps * job.config.rounds / at_once, each
 
 
 def step_seconds(job: Job, phase: Phase) -> float:
@@ -259,12 +265,3 @@ def _one_batch(job: Job, state: State) -> Row:
         key=state.key,
         state=tree.take(dict(state.clients), 0),
     )
-
-
-def duration(seconds: float) -> str:
-    """Returns a time for people: `35 ms`, `40 s`, `12 min`, `10 h`, `3 days`."""
-    for most, unit, size in ((1, "ms", 1e-3), (100, "s", 1), (6000, "min", 60), (2e5, "h", 3600)):
-        if seconds < most:
-            value = seconds / size
-            return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
-    return f"{seconds / 86400:.0f} days"

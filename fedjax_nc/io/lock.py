@@ -23,6 +23,10 @@ _MOST = 64 * inputs.KILOBYTE  # bytes of a lock, of which one has 300
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)  # of some file systems
 
 
+class Held(UserError):
+    """Another process holds the directory."""
+
+
 class Lock:
     """A held directory."""
 
@@ -71,7 +75,7 @@ def hold(directory: Path) -> Iterator[Lock]:
     The lock is a hidden file beside the directory, so that emptying the directory leaves it.
     Folders that are made for it and stay empty are removed.
     """
-    path = directory.with_name(f".{directory.name}.lock")
+    path = _path_of(directory)
     made = [folder for folder in path.parents if not folder.exists()]  # the innermost is first
     try:
         lock = Lock(path, _take(path, directory=directory))
@@ -84,6 +88,29 @@ def hold(directory: Path) -> Iterator[Lock]:
         with contextlib.suppress(OSError):
             for folder in made:
                 folder.rmdir()
+
+
+def holder(directory: Path) -> str:
+    """Returns who holds a run directory, or nothing if nobody does who lives; takes nothing."""
+    path = _path_of(directory)
+    found = _read(path)
+    if found is None:
+        return ""
+    about = _parsed(found)
+    pid = about.get("pid")
+    here = _holder(pid if type(pid) is int else 0)
+    if about.get("system") == here["system"]:
+        gone = about.get("started") != here["started"]
+    else:
+        try:
+            gone = _seconds_silent(path) > SILENCE
+        except OSError:  # nothing can be written there
+            gone = False
+    return "" if gone else _words(about)
+
+
+def _path_of(directory: Path) -> Path:
+    return directory.with_name(f".{directory.name}.lock")
 
 
 def _take(path: Path, directory: Path) -> bytes:
@@ -145,7 +172,7 @@ def _clear(path: Path, directory: Path) -> None:
         gone = _stays_silent(path, f"{directory} is held by another process, {_words(holder)}")
     if not gone:
         holder = _parsed(_read(path) or found)  # another one may have been quicker
-        raise UserError(
+        raise Held(
             f"{directory} is being written by another process, {_words(holder)}, since "
             f"{holder.get('since', 'a moment ago')}: wait until it ends, or end it"
         )

@@ -11,7 +11,7 @@ import yaml
 
 from fedjax_nc import config, errors, inputs
 from fedjax_nc.errors import UserError
-from fedjax_nc.io import environment, facts, files, left
+from fedjax_nc.io import environment, facts, files, left, yamls
 from fedjax_nc.io.facts import Damaged
 from fedjax_nc.io.files import write_atomically
 
@@ -236,13 +236,7 @@ def _read_config(directory: Path) -> config.RunConfig | None:
 def _load_yaml(path: Path) -> Any:
     """Returns what a file says, None where it cannot be read."""
     try:
-        text = inputs.read(path, _CONFIG).decode()
+        return yamls.read(path, _CONFIG)
     except (OSError, ValueError) as error:
         inputs.raise_fault(error, path)
-        return None
-    try:  # we write no references, and a page of them can stand for more than fits into memory
-        if "*" in text and any(isinstance(e, yaml.AliasEvent) for e in yaml.parse(text)):
-            return None
-        return yaml.safe_load(text)
-    except Exception:  # PyYAML raises anything, such as KeyError for `!!bool x`
         return None
