@@ -16,6 +16,7 @@ _NAMES = re.compile(rf"(?:[^\s,:;]{{1,60}}, ){{{2 * _SHOWN},}}[^\s,:;]+")
 _SCRIPTS = {
     "run": "run.py",
     "compare": "compare.py",
+    "table": "table.py",
     "curves": "curves.py",
     "analyse": "analyse.py",
     "prepare": "prepare_data.py",
@@ -28,6 +29,7 @@ _LISTED = {
     "model": "models",
     "dataset": "datasets",
     "protocol": "protocols",
+    "recipe": "recipes",
 }
 
 _REPR = reprlib.Repr()  # looks at a few items of a few levels only

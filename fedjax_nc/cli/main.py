@@ -7,15 +7,17 @@ from fedjax_nc.cli.exits import Main, answered
 from fedjax_nc.cli.listing import show
 from fedjax_nc.cli.prepare import prepare
 from fedjax_nc.cli.run import train
+from fedjax_nc.cli.table import table
 from fedjax_nc.errors import UserError, command, unknown
 
 COMMANDS: dict[str, tuple[str, Main]] = {
     "run": ("train one method and leave a run directory", train),
     "compare": ("train several methods and write one table", compare),
+    "table": ("make a paper's table or curves again", table),
     "curves": ("draw the accuracy of runs and print their table", curves),
     "analyse": ("explain runs: numbers, figures, a report", analyse),
     "prepare": ("download or read a dataset, check it and keep it", prepare),
-    "list": ("show methods, models, datasets, protocols, partitions", show),
+    "list": ("show methods, models, datasets, protocols, recipes, partitions", show),
 }
 
 
