@@ -10,7 +10,7 @@ LEVEL = 0.05  # of tests, and what intervals leave out
 _EXACT = 25  # pairs up to which Wilcoxon's distribution is counted and not approximated
 
 
-class Test(NamedTuple):
+class Outcome(NamedTuple):
     """What a test comes to; the share is None where nothing can be tested."""
 
     statistic: float | None
@@ -50,7 +50,7 @@ def welch(first: Sequence[float], second: Sequence[float]) -> tuple[float, float
     return gap - half, gap + half
 
 
-def paired_t(first: Sequence[float], second: Sequence[float]) -> Test:
+def paired_t(first: Sequence[float], second: Sequence[float]) -> Outcome:
     """Tests whether the mean difference of pairs is zero (Student, two-sided).
 
     Pairs that all differ by the same amount have no spread to compare it with.
@@ -60,12 +60,12 @@ def paired_t(first: Sequence[float], second: Sequence[float]) -> Test:
     gaps = [b - a for a, b in zip(first, second, strict=True)]
     spread = deviation(gaps)
     if spread is None or spread <= 1e-12 * max(map(abs, [*first, *second])):
-        return Test(None, None)
+        return Outcome(None, None)
     t = fmean(gaps) / (spread / math.sqrt(len(gaps)))
-    return Test(t, 2 * float(stdtr(len(gaps) - 1, -abs(t))))
+    return Outcome(t, 2 * float(stdtr(len(gaps) - 1, -abs(t))))
 
 
-def wilcoxon(first: Sequence[float], second: Sequence[float]) -> Test:
+def wilcoxon(first: Sequence[float], second: Sequence[float]) -> Outcome:
     """Tests whether differences of pairs lie around zero, by their signed ranks (two-sided).
 
     Pairs without a difference are left out; ties share their ranks. The statistic is the smaller
@@ -76,14 +76,14 @@ def wilcoxon(first: Sequence[float], second: Sequence[float]) -> Test:
     gaps = [b - a for a, b in zip(first, second, strict=True)]
     gaps = [gap for gap in gaps if gap != 0]
     if not gaps:
-        return Test(None, None)
+        return Outcome(None, None)
     ranks = ranked([abs(gap) for gap in gaps], high=False)
     plus = sum(rank for rank, gap in zip(ranks, gaps, strict=True) if gap > 0)
     least = min(plus, sum(ranks) - plus)
     if len(gaps) <= _EXACT:
-        return Test(least, min(1.0, 2 * _share_up_to(least, ranks)))
+        return Outcome(least, min(1.0, 2 * _share_up_to(least, ranks)))
     deviates = (least - sum(ranks) / 2) / math.sqrt(sum(rank**2 for rank in ranks) / 4)
-    return Test(least, min(1.0, 2 * float(ndtr(deviates))))
+    return Outcome(least, min(1.0, 2 * float(ndtr(deviates))))
 
 
 def _share_up_to(sum_of_ranks: float, ranks: Sequence[float]) -> float:
@@ -120,7 +120,7 @@ def average_ranks(settings: Sequence[Sequence[float]], *, high: bool = True) -> 
     return [fmean(column) for column in zip(*rows, strict=True)]
 
 
-def friedman(settings: Sequence[Sequence[float]], *, high: bool = True) -> Test:
+def friedman(settings: Sequence[Sequence[float]], *, high: bool = True) -> Outcome:
     """Tests whether methods differ in their ranks over settings, ties corrected.
 
     It needs three methods and two settings.
@@ -129,17 +129,17 @@ def friedman(settings: Sequence[Sequence[float]], *, high: bool = True) -> Test:
 
     count, methods = len(settings), len(settings[0]) if settings else 0
     if count < 2 or methods < 3:
-        return Test(None, None)
+        return Outcome(None, None)
     ranks = [ranked(row, high=high) for row in settings]
     sums = [sum(column) for column in zip(*ranks, strict=True)]
     groups = [row.count(value) for row in ranks for value in set(row)]
     tied = sum(size**3 - size for size in groups)
     correction = 1 - tied / (count * methods * (methods**2 - 1))
     if correction <= 0:  # all equal everywhere
-        return Test(None, None)
+        return Outcome(None, None)
     spread = 12 / (count * methods * (methods + 1)) * sum(total**2 for total in sums)
     statistic = (spread - 3 * count * (methods + 1)) / correction
-    return Test(statistic, float(chdtrc(methods - 1, statistic)))
+    return Outcome(statistic, float(chdtrc(methods - 1, statistic)))
 
 
 def critical_difference(methods: int, settings: int, level: float = LEVEL) -> float:

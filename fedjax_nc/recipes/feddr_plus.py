@@ -49,7 +49,7 @@ def pocket(value: Value) -> dict[str, object]:
         wanted["data.per_client"] = _SHARDS[value.partition_param]
     if value.local_epochs:
         wanted["local.epochs"] = 10
-    return {k: v for k, v in wanted.items() if not (k == "local.epochs" and regime(value) == "lda")}
+    return wanted
 
 
 def _tuned() -> dict[str, str]:
