@@ -75,12 +75,17 @@ def _seeds(seeds: tuple[int, ...], scale: str) -> tuple[str, ...]:
 
 
 def _smoke(paper: Paper, value: Value, *, spec: str) -> tuple[str, ...]:
+    """Returns the flags of the shortest run; models that no table asks for are not made."""
     del value
     flags = [*_SMOKE, f"--model={paper.small_model or 'mlp'}"]
-    alone = spec.removesuffix(" | ft")
-    if alone != spec or ("|" not in spec and spec.partition("(")[0] in _FINETUNED):
+    whole = spec.removesuffix(" | ft").removesuffix(" | ccvr")
+    base, _, own = whole.partition("(")
+    varied = "|" in whole or (own and not own.startswith(("finetune=", "loss=")))
+    if varied or paper.small_model:
+        return (*flags, "--evaluation.no-personal")
+    if base in _FINETUNED or spec.endswith(" | ft"):
         flags.append("--evaluation.finetune")
-    if spec.partition("(")[0] in _OFFICIAL:
+    if base in _OFFICIAL:
         flags.append("--evaluation.personal_global")
     return tuple(flags)
 
