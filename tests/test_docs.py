@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import fedjax_nc
-from fedjax_nc import plugins, protocols
-from fedjax_nc.cli import analyse, compare, curves, flags, main, manual
+from fedjax_nc import plugins, protocols, recipes
+from fedjax_nc.cli import analyse, compare, curves, flags, main, manual, table
 from fedjax_nc.data import prepare as preparation
 from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.methods import catalogue, registry
@@ -93,6 +93,9 @@ def test_readme_commands_parse(words, my_files, monkeypatch, capsys):
         assert analyse.parse(rest).runs
     elif name == "curves":
         assert curves.parse(rest).to
+    elif name == "table":
+        asked = table.parse(rest)
+        assert asked.diff or recipes.get(asked.recipe).cells(asked.scale, only=asked.cells)
     elif name == "prepare":
         asked = []
         monkeypatch.setattr(preparation, "prepare", lambda *a, **k: asked.append(a) or "there")

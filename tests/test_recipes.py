@@ -29,7 +29,8 @@ def quickly(shape, argv, prog, default=None):
         if not group and field in {f.name for f in dataclasses.fields(default.session)}:
             session[field] = tuple(map(int, values)) if values else True
             continue
-        value = typed_as(getattr(owner, field), values)
+        on, field = not field.startswith("no-"), field.removeprefix("no-")
+        value = typed_as(getattr(owner, field), values) if on else False
         if group:
             found = config.changed(found, group, values={field: value})
         else:

@@ -155,7 +155,7 @@ def _difference(given: Any) -> str:
         made.append(paper_table.check(content, file))
     found = paper_table.difference(*made)
     names = (Path(given.diff[0]).name, Path(given.diff[1]).name)
-    return paper_forms.render_difference(found, names, given.form)
+    return paper_forms.render_difference(found, names, form=given.form)
 
 
 def _draw(

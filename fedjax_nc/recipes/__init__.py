@@ -17,6 +17,8 @@ __all__ = ["SCALES", "Cell", "Measure", "Recipe", "get", "names"]
 
 PAPERS = {module.NAME: module.PAPER for module in (fedetf, feddw, feddr_plus, fedalign, fedblade)}
 
+_BASELINES = ("fedavg",)  # whom a table is tested against, where it has such a row
+
 
 class Recipe(NamedTuple):
     """A table or figure of a paper, with the numbers it is made of."""
@@ -49,7 +51,7 @@ class Recipe(NamedTuple):
     def baseline(self) -> str:
         """The row that others are tested against: FedAvg's, else the first."""
         rows = list(dict.fromkeys(value.row for value in self.values))
-        return next((row for row in rows if row.split()[0] == "fedavg"), rows[0])
+        return next((row for row in rows if row.split()[0] in _BASELINES), rows[0])
 
     def cells(self, scale: str = "full", *, only: Sequence[str] = ()) -> list[Cell]:
         """Returns the cells of a scale, in the order of the paper.
@@ -111,6 +113,6 @@ def _cells(name: str, scale: str) -> tuple[Cell, ...]:
     recipe = get(name)
     labels = words.columns(recipe.values)
     return tuple(
-        cell_of(recipe.paper, recipe.table, value, column=column, scale=scale)
+        cell_of(recipe.paper, value, table=recipe.table, column=column, scale=scale)
         for value, column in zip(recipe.values, labels, strict=True)
     )

@@ -32,6 +32,11 @@ class Value(NamedTuple):
     note: str = ""
 
     @property
+    def word(self) -> str:
+        """The method without its variant, as the paper calls it."""
+        return self.method
+
+    @property
     def row(self) -> str:
         """The method as tables write it: `gradaug n=2`."""
         return f"{self.method} {self.variant}".strip()

@@ -19,10 +19,14 @@ def measure(value: Value) -> Measure | str:
     """Returns the number of a run that the paper prints; megabits are of one direction."""
     found: dict[str, Measure | str] = {
         "global_acc": Measure("global_accuracy"),
-        "seconds_per_round": Measure("seconds_per_round", 1.0, "s", high=False, digits=2),
-        "rounds_to_60": Measure("rounds_to", 1.0, "", high=False, digits=0, target=_TARGET),
-        "total_mflops_to_60": Measure("mflops_to_target", 1.0, "", high=False, digits=0),
-        "comm_gb": Measure("bytes_up_to_target", 8e-9, "Gbit", high=False, digits=2),
+        "seconds_per_round": Measure(
+            "seconds_per_round", scale=1.0, unit="s", high=False, digits=2
+        ),
+        "rounds_to_60": Measure(
+            "rounds_to", scale=1.0, unit="", high=False, digits=0, target=_TARGET
+        ),
+        "total_mflops_to_60": Measure("mflops_to_target", scale=1.0, unit="", high=False, digits=0),
+        "comm_gb": Measure("bytes_up_to_target", scale=8e-9, unit="Gbit", high=False, digits=2),
         **dict.fromkeys(("mflops", "gflops", "params_m"), _COUNTED),
         **dict.fromkeys(("lambda_max", "hessian_trace", "H_N", "H_D"), _ANALYSED),
     }

@@ -40,7 +40,7 @@ def measure(value: Value) -> Measure | str:
         return Measure("global_accuracy")
     if value.metric.startswith("rounds_to_"):
         target = int(value.metric.rpartition("_")[2]) / 100
-        return Measure("rounds_to", 1.0, "", high=False, digits=0, target=target)
+        return Measure("rounds_to", scale=1.0, unit="", high=False, digits=0, target=target)
     if value.metric.startswith("speedup"):
         return "FedAvg's rounds over the method's, which are the column beside it"
     return {
@@ -113,7 +113,11 @@ PAPER = Paper(
         Table("T10", "Table 10: milliseconds of each term of the loss"),
         Table("T11", "Table 11: kilobytes of prototypes"),
         *(
-            Table(name, f"{name.replace('T', 'Table ')}: rounds to an accuracy, {where}", quirks)
+            Table(
+                name,
+                f"{name.replace('T', 'Table ')}: rounds to an accuracy, {where}",
+                quirks=quirks,
+            )
             for name, where in _SPEEDS.items()
             for quirks in [_PRINTED.get(name, ())]
         ),

@@ -6,6 +6,7 @@ NAME = "feddr_plus"
 _SHARDS = {"10": 2, "20": 3, "50": 5, "100": 10}  # of a hundred classes -> of ten
 _TERMS = ("prox", "kd", "ntd", "ld", "moon", "fd")
 _BASES = ("fedavg", "fedbabu", "spherefed", "fedetf", "fedgela", "dot_regression")
+_TESTED, _ALONE = ("dot_regression", "feddr_plus"), ("local",)
 _CURVE = settings_of(NAME, "T2", partition="shard")[:1]
 _LDA = settings_of(NAME, "T2", partition="dirichlet")[:1]
 _BETAS = ("0.1", "0.3", "0.5", "0.7", "0.9", "1.0")
@@ -30,19 +31,19 @@ def measure(value: Value) -> Measure | str:
     if value.metric == "best_beta":
         return "the best of eight values of a grid, not a number of one run: tables 2 and 13 run it"
     if value.metric == "seconds_per_round":
-        return Measure("seconds_per_round", 1.0, "s", high=False, digits=2)
+        return Measure("seconds_per_round", scale=1.0, unit="s", high=False, digits=2)
     if value.metric == "global_acc":
         shards = value.partition == "shard"
         return Measure("client_accuracy" if shards else "global_accuracy")
     if value.variant.startswith("ft"):
         return Measure("finetuned_accuracy")
-    before = value.method in ("dot_regression", "feddr_plus")  # table 14: the global model
+    before = value.word in _TESTED  # table 14: the global model
     return Measure("client_accuracy" if before else "personal_accuracy")
 
 
 def pocket(value: Value) -> dict[str, object]:
     """Returns 60 rounds on ten classes, with the decay at the same shares of them."""
-    alone = value.method == "local"
+    alone = value.word in _ALONE
     wanted: dict[str, object] = {"rounds": 30 if alone else 60}
     wanted["local.milestones"] = (15, 22) if alone else (30, 45)
     if value.partition == "shard" and value.dataset != "cifar10":

@@ -27,8 +27,8 @@ def measure(value: Value) -> Measure | str:
     Of methods without a global model it is the mean over clients' models, on the same test set.
     """
     if value.metric == "seconds_per_epoch":
-        return Measure("seconds_per_round", 1.0, "s", high=False, digits=2)
-    own = value.method in PERSONAL
+        return Measure("seconds_per_round", scale=1.0, unit="s", high=False, digits=2)
+    own = value.word in PERSONAL
     return Measure("personal_global_accuracy" if own else "global_accuracy")
 
 

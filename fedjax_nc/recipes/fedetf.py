@@ -5,6 +5,7 @@ from fedjax_nc.recipes.base import Measure, Paper, Table, Value, grid, settings_
 NAME = "fedetf"
 _CURVES = ("fedavg", "fedprox", "feddyn", "fedrep", "ccvr", "fedrod", "fednh", "fedetf")
 _DRAWN = "the legend is not in the text: the methods of table 1 with a global model"
+_APART = ("fedproto",)
 _DIMS = (10, 64, 256)
 
 
@@ -21,9 +22,9 @@ def measure(value: Value) -> Measure | str:
     CCVR's is calibrated, FedETF's personal one is fine-tuned, the others train once more.
     """
     if value.metric == "global_acc":
-        if value.method == "fedproto" and not value.value:
+        if value.word in _APART and not value.value:
             return "clients share prototypes and no model: the paper prints '-'"
-        return Measure("calibrated_accuracy" if value.method == "ccvr" else "global_accuracy")
+        return Measure({"ccvr": "calibrated_accuracy"}.get(value.method, "global_accuracy"))
     personal = {"ccvr": "calibrated_personal_accuracy", "fedetf": "finetuned_accuracy"}
     return Measure(personal.get(value.method, "personal_accuracy"))
 

@@ -27,7 +27,7 @@ _FIELDS = {  # how a configuration names what a flag sets
 }
 
 
-def cell_of(paper: Paper, table: Table, value: Value, *, column: str, scale: str) -> Cell:
+def cell_of(paper: Paper, value: Value, *, table: Table, column: str, scale: str) -> Cell:
     """Returns the run of a number at a scale, or why there is none."""
     spec = spec_of(paper, value, scale=scale)
     measure = paper.measure(value)
