@@ -101,10 +101,16 @@ def spread(entry: Made) -> str:
     return text if entry["sd"] is None else f"{text} ± {entry['sd']:.{entry['digits']}f}"
 
 
-def paper(entry: Made) -> str:
-    """Returns the paper's number with as many digits as ours, at least those that it needs."""
-    value = entry["paper"]
-    return f"{value:.{entry['digits']}f}" if abs(value) >= 1 else f"{value:g}"
+def paper(entry: Made, *, spread: float | None = None) -> str:
+    """Returns the paper's number with as many digits as ours, small ones with all of theirs."""
+    value, digits = entry["paper"], entry["digits"]
+    text = f"{value:.{digits}f}" if abs(value) >= 1 else f"{value:g}"
+    return text if spread is None else f"{text} ± {spread:.{digits}f}"
+
+
+def _share(p: float | None) -> str:
+    """Returns a p for people; one that is too small for three digits is no zero."""
+    return "" if p is None else "< 0.001" if p < 0.0005 else f"{p:.3f}"
 
 
 def _sign(entry: Made) -> bool | None:
@@ -145,9 +151,9 @@ def _details(made: Made) -> tuple[list[str], list[list[str]]]:
             str(entry["n"]),
             spread(entry),
             span,
-            "" if entry["paper"] is None else paper(entry),
+            "" if entry["paper"] is None else paper(entry, spread=entry["paper_sd"]),
             "" if gap is None else f"{gap:+.{digits}f}",
-            *("" if entry[p] is None else f"{entry[p]:.3f}" for p in ("p", "p_wilcoxon", "p_holm")),
+            *(_share(entry[name]) for name in ("p", "p_wilcoxon", "p_holm")),
         ]
         rows.append([text.replace("|", "\\|") for text in own])
     return header, rows
@@ -187,7 +193,8 @@ def _rates(made: Made) -> str:
     words = {PROTOCOL: "the protocol's, not tuned here"}
     if not sources:
         return ""
-    return f"lr: the first round's learning rate, {' or '.join(words.get(s, s) for s in sources)}."
+    said = " or ".join(words.get(source) or source for source in sources)
+    return f"lr: the first round's learning rate, {said}."
 
 
 def _ranked(ranks: Made | None) -> list[str]:

@@ -41,7 +41,8 @@ def test_overview_names_every_command(capsys):
     assert main.main(["--help"]) == 0 and capsys.readouterr().out == text
     for name, (summary, _) in main.COMMANDS.items():
         assert re.search(rf"^  {name} +{summary}$", text, re.MULTILINE)
-    assert list(main.COMMANDS) == ["run", "compare", "curves", "analyse", "prepare", "list"]
+    names = ["run", "compare", "table", "curves", "analyse", "prepare", "list"]
+    assert list(main.COMMANDS) == names
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 
 from fedjax_nc import config, errors, paper_forms, paper_table, recipes
 from fedjax_nc.cli import flags, main, run, table
+from fedjax_nc.figures import curves
 from fedjax_nc.figures import ranks as figures
 from fedjax_nc.io import rundir
 from fedjax_nc.paper_table import Run
@@ -232,6 +233,21 @@ def test_the_picture_of_ranks(made):
     plt.close("all")
 
 
+def test_curves_of_one_method_share_a_colour():
+    """And an entry of the legend, in panels by setting, as in FedETF's figure 4."""
+    rows = [{"round": n, "global_accuracy": n / 10} for n in (1, 2, 3)]
+    names = {f"{m} @ {d}": m for d in ("cifar10", "cifar100") for m in ("fedavg", "fedetf")}
+    panels = {label: label.split()[-1] for label in names}
+    groups = {label: [rows, rows] for label in names}
+    figure = curves.together(groups, panels=panels, names=names)
+    assert [axis.get_title() for axis in figure.axes] == ["cifar10", "cifar100"]
+    shades = [[line.get_color() for line in axis.lines] for axis in figure.axes]
+    assert shades[0] == shades[1] and len(set(shades[0])) == 2
+    (below,) = figure.legends
+    assert [t.get_text() for t in below.get_texts()] == ["fedavg (2 seeds)", "fedetf (2 seeds)"]
+    plt.close("all")
+
+
 @pytest.mark.parametrize(
     "words, said",
     [
@@ -298,8 +314,8 @@ def test_recipes_at_the_smallest_scale(tmp_path, capsys, monkeypatch):
     words = ["table", "fedetf/T3", "--scale=smoke", "--only_report", "--figure=r.png"]
     assert main.main(words) == 0
     assert "| `fedetf` |" in capsys.readouterr().out and (tmp_path / "r.png").stat().st_size > 5000
-    curves = ["table", "feddr_plus/F3", "--scale=smoke", "--only_report", "--figure=c.png"]
-    assert main.main(curves) == 0 and (tmp_path / "c.png").stat().st_size > 5000
+    drawn = ["table", "feddr_plus/F3", "--scale=smoke", "--only_report", "--figure=c.png"]
+    assert main.main(drawn) == 0 and (tmp_path / "c.png").stat().st_size > 5000
     cells = recipes.get("fedetf/T3").cells("smoke")
     cfg = flags.parse(list(cells[0].argv)).configs[0]
     shutil.rmtree(rundir.path_of("runs", cfg))

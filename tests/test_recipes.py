@@ -205,7 +205,7 @@ def test_cells_are_chosen_by_row_column_or_both():
     assert len(recipe.cells(only=["cifar10, Dir(0.1)"])) == 9
     assert len(recipe.cells(only=["fedavg", "cifar10, Dir(0.1)"])) == 17
     (one,) = recipe.cells(only=["fedavg @ cifar10, Dir(0.1)"])
-    assert (one.reported, one.spread) == (69.26, 2.56)
+    assert (one.reported, one.spread, one.printed) == (69.26, 2.56, "69.26 ± 2.56")
 
 
 def test_a_method_is_trained_once_at_the_smallest_scale(fast):
@@ -229,7 +229,7 @@ def test_lists_show_recipes(capsys):
     assert "No run: the best of eight values of a grid" in text and ": 72 cells" in text
     assert main.main(["list", "recipes", "feddw/T1"]) == 0
     text = capsys.readouterr().out
-    assert "63.44" in text
+    assert "63.44 ± " in text
     assert "personal_global_accuracy" in text and "table feddw/T1 --scale=pocket" in text
 
 

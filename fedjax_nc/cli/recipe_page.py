@@ -80,9 +80,7 @@ def _numbers(cells: Sequence[Cell]) -> list[Table]:
 def _number(cell: Cell | None) -> str:
     if cell is None:
         return ""
-    text = "-" if cell.reported is None else f"{cell.reported:g}"
-    text += "" if cell.spread is None else f" ± {cell.spread:g}"
-    return f"{text} x" if cell.reason else text
+    return f"{cell.printed} x" if cell.reason else cell.printed
 
 
 def _reasons(cells: Sequence[Cell]) -> dict[str, list[str]]:

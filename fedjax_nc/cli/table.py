@@ -171,11 +171,10 @@ def _draw(
         whole = [c for c in cells if c.column in shown and c.argv in runs and runs[c.argv].records]
         if not whole:
             raise UserError(f"--figure={path}: no run of {recipe.name} is finished")
-        several = len(shown) > 1
-        names = {c: c.name if several else c.row for c in whole}
-        groups = {names[c]: [list(rows) for rows in runs[c.argv].records] for c in whole}
-        panels = {names[c]: c.column for c in whole} if several else None
-        figure = curves.together(groups, title, panels=panels)
+        groups = {c.name: [list(rows) for rows in runs[c.argv].records] for c in whole}
+        panels = {c.name: c.column for c in whole} if len(shown) > 1 else None
+        names = {c.name: c.row for c in whole}
+        figure = curves.together(groups, title, panels=panels, names=names)
     elif made["ranks"]:
         found = made["ranks"]
         figure = ranks.critical_difference(

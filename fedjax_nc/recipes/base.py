@@ -42,6 +42,11 @@ class Value(NamedTuple):
         return f"{self.method} {self.variant}".strip()
 
     @property
+    def printed(self) -> str:
+        """The number and its deviation in the paper's digits, a dash where the text has none."""
+        return (f"{self.value} ± {self.std}" if self.std else self.value) or "-"
+
+    @property
     def number(self) -> float | None:
         """The number, None where the text has none."""
         return float(self.value) if self.value else None
@@ -72,6 +77,7 @@ class Cell(NamedTuple):
     spread: float | None
     note: str = ""
     reason: str = ""  # why nothing is run, if nothing is
+    printed: str = ""  # the paper's number in its own digits
 
     @property
     def name(self) -> str:

@@ -52,6 +52,7 @@ def cell_of(paper: Paper, value: Value, *, table: Table, column: str, scale: str
         spread=float(value.std) if value.std else None,
         note=value.note,
         reason=reason,
+        printed=value.printed,
     )
 
 
