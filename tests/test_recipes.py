@@ -9,6 +9,9 @@ import pytest
 
 from fedjax_nc import config, errors, recipes
 from fedjax_nc.cli import flags, main
+from fedjax_nc.data.catalogue import sized
+from fedjax_nc.host.assemble import make_task
+from fedjax_nc.methods import registry
 from fedjax_nc.recipes import base
 
 NAMES = recipes.names()
@@ -69,6 +72,37 @@ def test_every_cell_is_accepted(fast, scale):
             assert first.dataset == {"smoke": "digits", "pocket": "mnist5k"}[scale]
 
 
+def smaller(cfg, classes):
+    """The run on a network that is traced sooner, with as many features as it needs to have."""
+    residual = {"resnet20_b": "resnet8", "resnet32_b": "resnet8", "resnet56_b": "resnet8"}
+    usual = cfg.model if cfg.protocol.startswith("fedalign") else "cnn"
+    model = residual.get(cfg.model, "vgg11" if classes > 100 and usual == "cnn" else usual)
+    federation = dataclasses.replace(cfg.federation, norm="default")
+    data = dataclasses.replace(cfg.data, augment=())  # dense layers see one size
+    return dataclasses.replace(cfg, model=model, federation=federation, data=data)
+
+
+@pytest.mark.parametrize("scale", ["smoke", pytest.param("full", marks=pytest.mark.slow)])
+def test_every_method_of_a_cell_fits_its_network(fast, scale):
+    """As a run checks before it trains: heads, blocks, fine-tuning, epochs of parts."""
+    seen, refused = set(), {}
+    for name in NAMES:
+        for argv in recipes.runs(recipes.get(name).cells(scale)):
+            cfg = flags.parse(list(argv)).configs[0]
+            spec = sized(cfg.dataset, cfg.data)
+            if scale == "full" and not spec.is_text:
+                cfg = smaller(cfg, spec.classes)
+            what = (cfg.method, cfg.model, spec.classes, bool(cfg.local.steps))
+            if what in seen:
+                continue
+            seen.add(what)
+            try:
+                make_task(cfg, spec, method=registry.build(cfg.method))
+            except errors.UserError as error:
+                refused.setdefault(str(error), []).append(f"{name} {cfg.method} {cfg.dataset}")
+    assert not refused and len(seen) > 80, refused
+
+
 def kinds(scale):
     """A cell for every set of names of flags, whatever their values."""
     found = {}
@@ -120,7 +154,9 @@ def test_what_no_run_makes():
             if cell.reason:
                 found[name] += 1
     assert found == {
-        "fedetf/T1": 6,  # FedProto's '-'
+        # FedProto's '-', and FedNH's hundred classes on 64 features
+        **{"fedetf/T1": 6 + 4, "fedetf/F4": 1, "fedetf/F8": 1},
+        "feddw/T4": 1,  # FedBABU with DW
         "feddr_plus/T12": 72,  # best of a grid
         **{"fedalign/T1": 24, "fedalign/T9": 32, "fedalign/T5": 20, "fedalign/T7": 32},
         **{"fedblade/T5": 12, "fedblade/T10": 24, "fedblade/T11": 6, "fedblade/T2": 16},

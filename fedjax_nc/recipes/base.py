@@ -109,6 +109,7 @@ class Paper(NamedTuple):
     measure: Callable[[Value], Measure | str]  # the number of a run, or why there is none
     pocket: Callable[[Value], dict[str, object]]  # settings of the small scale, by flag
     extra: Callable[[Value], dict[str, object]] = lambda value: {}  # further ones of `full`
+    unfit: Callable[[Value], str] = lambda value: ""  # why `full` cannot be run, if so
     small_model: str = ""  # at small scales, where the usual one does not fit the methods
     quirks: tuple[str, ...] = ()  # of all its tables
 

@@ -6,6 +6,7 @@ NAME = "fedetf"
 _CURVES = ("fedavg", "fedprox", "feddyn", "fedrep", "ccvr", "fedrod", "fednh", "fedetf")
 _DRAWN = "the legend is not in the text: the methods of table 1 with a global model"
 _APART = ("fedproto",)
+_ORTHONORMAL = ("fednh",)
 _DIMS = (10, 64, 256)
 
 
@@ -27,6 +28,13 @@ def measure(value: Value) -> Measure | str:
         return Measure({"ccvr": "calibrated_accuracy"}.get(value.method, "global_accuracy"))
     personal = {"ccvr": "calibrated_personal_accuracy", "fedetf": "finetuned_accuracy"}
     return Measure(personal.get(value.method, "personal_accuracy"))
+
+
+def unfit(value: Value) -> str:
+    """Returns why a number cannot be made in the paper's setting."""
+    narrow = value.word in _ORTHONORMAL and value.dataset == "cifar100"
+    reason = "orthonormal vectors of 100 classes do not fit the 64 features of ResNet-20"
+    return f"{reason}; what the paper's code made of them is not known" if narrow else ""
 
 
 def pocket(value: Value) -> dict[str, object]:
@@ -60,6 +68,7 @@ PAPER = Paper(
     regime=regime,
     measure=measure,
     pocket=pocket,
+    unfit=unfit,
     quirks=(
         "four seeds are listed, three trials reported: all four are run here",
         "with Dir(0.05) the paper takes seeds that leave no client empty",

@@ -35,6 +35,8 @@ def cell_of(paper: Paper, value: Value, *, table: Table, column: str, scale: str
     measure = Measure("") if isinstance(measure, str) else measure
     if measure.name in _STOPS and scale != "full":
         reason = "counted by runs that stop at a target, which only the full scale does"
+    if not reason and scale == "full":
+        reason = paper.unfit(value)
     argv: tuple[str, ...] = ()
     if not reason:
         makers = {"smoke": _smoke, "pocket": _pocket, "full": _full}
