@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -92,7 +93,8 @@ def test_every_method_of_a_cell_fits_its_network(fast, scale):
             spec = sized(cfg.dataset, cfg.data)
             if scale == "full" and not spec.is_text:
                 cfg = smaller(cfg, spec.classes)
-            what = (cfg.method, cfg.model, spec.classes, bool(cfg.local.steps))
+            kind = re.sub(r"\d[\d.]*", "0", cfg.method)  # numbers change no shape
+            what = (kind, cfg.model, spec.classes, bool(cfg.local.steps))
             if what in seen:
                 continue
             seen.add(what)
@@ -100,7 +102,7 @@ def test_every_method_of_a_cell_fits_its_network(fast, scale):
                 make_task(cfg, spec, method=registry.build(cfg.method))
             except errors.UserError as error:
                 refused.setdefault(str(error), []).append(f"{name} {cfg.method} {cfg.dataset}")
-    assert not refused and len(seen) > 80, refused
+    assert not refused and len(seen) > 50, refused
 
 
 def kinds(scale):

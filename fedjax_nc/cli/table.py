@@ -218,7 +218,7 @@ def parse(argv: list[str]) -> Any:
         name: tyro.conf.arg(metavar=metavar, help=about, help_behavior_hint="")
         for name, (metavar, about) in names.items()
     }
-    scale = tyro.conf.arg(help="Seconds a cell on digits, a minute on mnist5k, or the paper's.")
+    scale = tyro.conf.arg(help="smoke: two rounds on digits; pocket: mnist5k; full: the paper's.")
     form = tyro.conf.arg(help="How it is written: markdown, latex, csv or json.")
     out = tyro.conf.arg(help="Directory under which runs are looked for and left.")
     only = tyro.conf.arg(help="Train nothing: the table of what is there.")
