@@ -13,7 +13,7 @@ from fedjax_nc.recipes import fedalign, fedblade, feddr_plus, feddw, fedetf, wor
 from fedjax_nc.recipes.base import SCALES, Cell, Measure, Paper, Table, Value, values_of
 from fedjax_nc.recipes.scales import cell_of
 
-__all__ = ["SCALES", "Cell", "Measure", "Recipe", "get", "names"]
+__all__ = ["PAPERS", "SCALES", "Cell", "Measure", "Recipe", "get", "names", "runs"]
 
 PAPERS = {module.NAME: module.PAPER for module in (fedetf, feddw, feddr_plus, fedalign, fedblade)}
 
