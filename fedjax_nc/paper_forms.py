@@ -129,7 +129,18 @@ def _grid(made: Made, cell: Callable[[Made], str]) -> tuple[list[str], list[list
         rates = sorted({e["lr"] for e in entries if e["lr"] is not None})
         cells = [cell(named[row, c]) if (row, c) in named else "" for c in columns]
         rows.append([row, *cells, ", ".join(f"{rate:g}" for rate in rates) or "-"])
-    return ["method", *columns, "lr"], rows
+    return ["method", *_headings(made), "lr"], rows
+
+
+def _headings(made: Made) -> list[str]:
+    """Returns the names of the columns; those of a small scale stand for settings of the paper."""
+    if made["scale"] == "full":
+        return [column["name"] for column in made["columns"]]
+    found = []
+    for column in made["columns"]:
+        more = f" and {len(column['same'])} more" if column["same"] else ""
+        found.append(f"for {column['name']}{more}")
+    return found
 
 
 def _details(made: Made) -> tuple[list[str], list[list[str]]]:
@@ -168,7 +179,10 @@ def notes(made: Made, *, signs: Mapping[bool | None, str]) -> list[str]:
         f"t-test on common seeds, Holm's correction over the table, p < {LEVEL:g}."
     ]
     if made["scale"] != "full":
-        said.append("Not the paper's setting: beside its numbers stand those of a small one.")
+        said.append(
+            "Not the paper's settings: columns are named by those, beside ours is the number of the "
+            "one that is named, and what was run in their place is told by `Setting`."
+        )
     said += [f"Setting: {setting}." for setting in made["settings"][:_SHOWN]]
     said.append(_reported(made))
     said.append(_rates(made))

@@ -174,7 +174,8 @@ def test_columns_that_are_the_same_runs_are_shown_once():
     assert made["columns"][0]["same"] == ["cifar100, Dir(0.05)", "tinyimagenet, Dir(0.05)"]
     text = paper_forms.render(made)
     assert "Columns that are the same runs at this scale: cifar10, Dir(0.05): cifar100," in text
-    assert "Not the paper's setting" in text
+    assert "Not the paper's settings" in text
+    assert "| for cifar10, Dir(0.05) and 2 more | for cifar10, Dir(0.1) and 2 more |" in text
     assert all(e["difference"] is None for e in made["cells"])
 
 
