@@ -180,8 +180,8 @@ def notes(made: Made, *, signs: Mapping[bool | None, str]) -> list[str]:
     ]
     if made["scale"] != "full":
         said.append(
-            "Not the paper's settings: columns are named by those, beside ours is the number of the "
-            "one that is named, and what was run in their place is told by `Setting`."
+            "Not the paper's settings: columns are named by those, beside ours is the number "
+            "of the one that is named, and what was run in their place is told by `Setting`."
         )
     said += [f"Setting: {setting}." for setting in made["settings"][:_SHOWN]]
     said.append(_reported(made))
