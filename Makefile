@@ -22,7 +22,7 @@ fast: $(READY)  ## a selection of them that touches every layer
 	$(PYTEST) $(FAST:%=tests/test_%.py)
 
 slow: $(READY)  ## whole commands, kill and resume, real CIFAR-10
-	$(PYTEST) -n 3 -o addopts="-q --strict-markers" -m slow --durations=25  # shapes are checked by the others
+	$(PYTEST) -n 4 -o addopts="-q --strict-markers" -m slow --durations=25  # shapes are checked by the others
 
 check: $(READY)  ## formatting, lint, types
 	$(BIN)/ruff format --check .

@@ -1,10 +1,11 @@
-"""What a checkpoint costs: rounds of the fixed workload after a save beside rounds without one.
+"""What a checkpoint costs: rounds of the fixed workload with a save beside rounds without one.
 
 python benchmarks/saving.py               # 240 rounds, about six minutes on two cores
 
-One run saves every twenty rounds. Of each twenty, the first ten have the save in them, whose end is
-in the background, and the last ten have none: their ratio is what saving every ten rounds costs,
-which is the default. Both kinds alternate, so that what else the machine does hits both alike.
+One run saves every fourth round. The two rounds after a save, whose end is in the background, stand
+beside the next two, which have none: what they take longer is one save's cost, and a tenth of it
+falls on each round at the default interval. Both kinds alternate, so that what else the machine
+does hits both alike.
 """
 
 import argparse
@@ -15,9 +16,10 @@ import numpy as np
 import workload
 
 from fedjax_nc.cli import main
+from fedjax_nc.config import RunConfig
 from fedjax_nc.io import records
 
-BETWEEN = 20  # rounds from one save to the next; the default is half of it
+BETWEEN = 4  # rounds from one save to the next
 
 
 def seconds_of(blocks: int, place: Path) -> np.ndarray:
@@ -43,16 +45,22 @@ def seconds_of(blocks: int, place: Path) -> np.ndarray:
 
 
 def run() -> None:
-    """Prints seconds of a round of both kinds, and the share that saving costs."""
+    """Prints the seconds of a round and of a save, and the share of saves every ten rounds."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--blocks", type=int, default=11, help="of twenty rounds, after the first")
+    parser.add_argument("--blocks", type=int, default=60, help="of four rounds, after the first")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        found = seconds_of(given.blocks, Path(place)).mean(2)
-    saved, not_saved = np.median(found, axis=0)
-    low, share, high = 100 * (np.quantile(found[:, 0] / found[:, 1], (0.25, 0.5, 0.75)) - 1)
-    print(f"{saved:.3f} s a round with a save in ten rounds, {not_saved:.3f} without")
-    print(f"{share:+.2f} % (median of {len(found)} ratios; quartiles {low:+.2f} and {high:+.2f})")
+        found = seconds_of(given.blocks, Path(place)).sum(2)
+    cost = found[:, 0] - found[:, 1]
+    of_a_round = np.median(found[:, 1]) / (BETWEEN // 2)
+    every = RunConfig().execution.checkpoint_every
+    low, save, high = np.quantile(cost, (0.25, 0.5, 0.75))
+    error = 1.25 * np.std(cost, ddof=1) / len(cost) ** 0.5  # of a median, were they normal
+    print(f"a round: {of_a_round:.3f} s (median of {len(found)} pairs of rounds without a save)")
+    print(f"a save: {1e3 * save:+.0f} ms +- {1e3 * error:.0f} (median of as many differences;")
+    print(f"  quartiles {1e3 * low:+.0f} and {1e3 * high:+.0f})")
+    share = 100 / every / of_a_round
+    print(f"every {every} rounds: {share * save:+.2f} % +- {share * error:.2f}")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ _SCRIPTS = {
     "compare": "compare.py",
     "table": "table.py",
     "curves": "curves.py",
+    "board": "board.py",
     "analyse": "analyse.py",
     "prepare": "prepare_data.py",
     "list": "run.py --list",

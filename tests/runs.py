@@ -20,6 +20,7 @@ DATA = ["--dataset=digits", "--model=mlp", "--data.limit=300"]
 FEW = ["--federation.clients=4", "--federation.participants=2", "--local.epochs=1"]
 SAVING = ["--execution.checkpoint_every=2"]
 PLAIN = ["--evaluation.no-personal", "--evaluation.no-finetune"]
+SHARE = ["--method=scaffold", *DATA, *FEW, "--evaluation.no-finetune", "--rounds=3"]
 FEDETF = "--method=fedetf(cycles=1, finetune_epochs=1)"
 # five rounds, of which only the last two are tested
 COMMAND = [

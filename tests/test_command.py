@@ -15,6 +15,7 @@ from runs import DATA, FEW, PLAIN, SMALL, files_of, rows_of, train
 
 from fedjax_nc import errors, plugins
 from fedjax_nc.cli import (
+    board,
     console,
     curves,
     flags,
@@ -41,14 +42,22 @@ def test_overview_names_every_command(capsys):
     assert main.main(["--help"]) == 0 and capsys.readouterr().out == text
     for name, (summary, _) in main.COMMANDS.items():
         assert re.search(rf"^  {name} +{summary}$", text, re.MULTILINE)
-    names = ["run", "compare", "table", "curves", "analyse", "prepare", "list"]
-    assert list(main.COMMANDS) == names
+    assert list(main.COMMANDS) == [
+        "run",
+        "compare",
+        "table",
+        "curves",
+        "board",
+        "analyse",
+        "prepare",
+        "list",
+    ]
 
 
 @pytest.mark.parametrize(
     "argv, said",
     [
-        (["rn"], "unknown command 'rn': did you mean 'run'? choose from analyse, compare"),
+        (["rn"], "unknown command 'rn': did you mean 'run'? choose from analyse, board"),
         (["prepar", "cifar10"], "did you mean 'prepare'?"),
         (["--method=fedavg"], "--method=fedavg comes after a command, as fedjax-nc run --method"),
         (["run", "--method=fedeft"], "did you mean 'fedetf'?"),
@@ -63,6 +72,13 @@ def test_overview_names_every_command(capsys):
         (["curves", "a", "--to=x.doc"], "ends in .png, .svg, .pdf"),
         (["curves", "a", "--title=x"], "--title has no effect without --to"),
         (["curves", "a", "--too=x"], "did you mean --to?"),
+        (["board"], "no run directory was given: name some that `fedjax-nc run` has left, or a"),
+        (["board", "/nowhere"], "/nowhere is no folder: give run directories, or folders with"),
+        (["board", "tests"], "no run is in tests: give a folder that `fedjax-nc run` has written"),
+        (["board", "a", "a"], "given twice"),
+        (["board", "a", "--to=x.png"], "ends in .html, .htm"),
+        (["board", "a", "--to=/no/such/folder/x.html"], "a folder that exists"),
+        (["board", "a", "--too=x"], "did you mean --to?"),
         (["analyse"], "no run directory was given: name one that `fedjax-nc run` has left"),
         (["analyse", "a", "--onyl=cost"], "did you mean --only?"),
         (["prepare"], "no dataset was given: choose from mnist, fashion_mnist"),
@@ -256,6 +272,7 @@ def stopped(capfd, argv):
     [
         (["compare", "fedavg", "--", *TINY[1:]], run, "execute"),
         (["curves", "runs"], curves, "open_run"),
+        (["board", "tests"], board, "find"),
         (["analyse", "runs"], rundir, "read"),
         (["prepare", "mnist"], prepare.preparation, "prepare"),
         (["list"], listing.Table, "add_row"),

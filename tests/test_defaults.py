@@ -221,3 +221,21 @@ def test_fedaligns_narrow_stage_with_all_channels_of_its_input(x64, tiny):
     found, expected = term_and_expected(weights)
     assert expected > 0
     close(found, expected, 1e-9)
+
+
+def test_weights_of_fedrcls_terms(x64):
+    """Its two default weights are equal; here they are not."""
+    z = jnp.asarray(numbers(4, 3))
+    batch = context({}, {}, z, jnp.asarray(LABELS))
+    seen = dataclasses.replace(batch, out=batch.out._replace(levels=(z,)))
+
+    def found(contrast, penalty):
+        spec = f"fedrcl(contrast={contrast}, penalty={penalty}, tau=0.5)"
+        return float(term_of(spec, "relaxed_contrast")(seen))
+
+    pulls, keeps = losses.relaxed_contrast(
+        z, seen.batch.y, mask=seen.batch.mask, tau=0.5, threshold=0.7, beta=1.0
+    )
+    assert abs(found(1.0, 0.0) - found(0.0, 1.0)) > 1e-3
+    close(found(2.0, 0.0), 2 * np.mean(pulls), 1e-12)
+    close(found(0.0, 3.0), 3 * np.mean(keeps), 1e-12)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -11,19 +10,11 @@ import time
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from runs import DATA, FEW, PLAIN, ROOT, assert_same_run, directory_of, rows_of, steps_of, train
+from runs import DATA, FEW, PLAIN, ROOT, rows_of, steps_of
 
-from fedjax_nc import processes
-from fedjax_nc.cli import exits, flags
-from fedjax_nc.errors import Fault, UserError
-from fedjax_nc.host import alike
-from fedjax_nc.host.assemble import assemble
-from fedjax_nc.host.states import first_state, state_of_seed
-from fedjax_nc.io import checkpoint, environment, lock
-from fedjax_nc.train.executors import make_executor
+from fedjax_nc.io import checkpoint, lock
 
 METHODS = ("fedavg", "scaffold", "moon", "fedblade", "ditto", "fedbabu | fd(beta=0.9)")
 WORDS = {
@@ -253,187 +244,6 @@ def test_processes_that_differ_end_alike(tmp_path):
     assert len(rows_of(directory)) == 2 and not list((tmp_path / "elsewhere").rglob("*"))
 
 
-SHARE = ["--method=scaffold", *DATA, *FEW, "--evaluation.no-finetune", "--rounds=3"]
-
-
-@pytest.mark.parametrize("seeds", [["0"], ["0", "1"]])
-def test_divided_state_is_the_same_run(tmp_path, seeds):
-    argv = [*SHARE, "--seeds", *seeds, *(["--seeds_parallel"] if len(seeds) > 1 else [])]
-    plain = train(tmp_path / "plain", argv)
-    divided = train(tmp_path / "divided", [*argv, "--execution.shard"])
-    assert plain.relative_to(tmp_path / "plain") == divided.relative_to(tmp_path / "divided")
-    assert_same_run(plain, divided)
-
-
-def test_divided_examples_are_the_same_run(tmp_path):
-    plain = train(tmp_path / "plain", SHARE)
-    divided = train(tmp_path / "divided", [*SHARE, "--execution.shard", "--execution.pool_mb=1"])
-    assert_same_run(plain, divided)
-    few = [*SHARE, "--execution.shard", "--execution.pool_mb=0"]
-    assert_same_run(plain, train(tmp_path / "streamed", few))
-
-
-def test_devices_share_the_client_state_out():
-    job = assemble(flags.parse([*SHARE, "--execution.shard"]).configs[0])
-    clients = first_state(job).clients
-    for x in jax.tree.leaves(clients):
-        assert [shard.data.nbytes for shard in x.addressable_shards] == [x.nbytes / 2] * 2
-    text = flags.parse(SHARE).configs[0]
-    for x in jax.tree.leaves(first_state(assemble(text)).clients):
-        assert [shard.data.nbytes for shard in x.addressable_shards] == [x.nbytes] * 2
-
-
-def test_rows_of_a_divided_table(x64):
-    how = make_executor("sharded", spread=True)
-    table = {
-        "a": jnp.arange(24.0).reshape(8, 3),
-        "n": jnp.arange(8, dtype=jnp.int32),
-        "b": jnp.arange(8) % 2 == 0,
-    }
-    table = jax.device_put(table, how.shares())
-    ids = jnp.asarray([6, 0, 5])
-    rows = jax.jit(how.rows)(table, ids)
-    for name, x in table.items():
-        np.testing.assert_array_equal(rows[name], np.asarray(x)[[6, 0, 5]])
-        assert rows[name].dtype == x.dtype
-    new = {"a": -rows["a"], "n": rows["n"] + 100, "b": ~rows["b"]}
-    after = jax.jit(how.with_rows)(table, ids, new)
-    for name, x in table.items():
-        expected = np.asarray(x).copy()
-        expected[[6, 0, 5]] = new[name]
-        np.testing.assert_array_equal(after[name], expected)
-        assert after[name].sharding == x.sharding
-
-
-def test_no_device_gathers_the_whole_table():
-    """The state of all clients would not fit there."""
-    how = make_executor("sharded", spread=True)
-    table = jax.device_put(jnp.zeros((64, 1000)), how.shares())
-    text = jax.jit(how.rows).lower(table, jnp.arange(3)).compile().as_text()
-    assert "all-gather" not in text and "f32[64,1000]" not in text
-
-
-@pytest.mark.parametrize(
-    "given, said",
-    [
-        (["--distributed.num_processes=2"], "needs --distributed.coordinator, --distributed.proc"),
-        (["coordinator=here", "num_processes=2", "process_id=0"], "give host:port of the first"),
-        (["coordinator=here:70000", "num_processes=2", "process_id=0"], "give host:port"),
-        (["coordinator=h:1", "num_processes=0", "process_id=0"], "give a number above zero"),
-        (["coordinator=h:1", "num_processes=2", "process_id=2"], "a number from 0 to 1"),
-        (["--execution.shard", "--execution.executor=scan"], "there is one: leave it out"),
-        (
-            ["--execution.shard", "--federation.clients=5"],
-            "5 clients (--federation.clients) cannot",
-        ),
-    ],
-)
-def test_refused(refused, given, said):
-    words = [w if w.startswith("--") else f"--distributed.{w}" for w in given]
-    assert said in refused(*SHARE, *words)
-
-
-def test_distributed_without_others_says_how(refused, monkeypatch):
-    monkeypatch.setattr(
-        jax.distributed, "initialize", lambda *a, **k: (_ for _ in ()).throw(ValueError("no hosts"))
-    )
-    with pytest.raises(UserError, match="did not find the other processes"):
-        processes.join(flags.parse(["--distributed"]).distributed)
-
-
-def test_one_process_executors_are_refused_for_several(monkeypatch):
-    monkeypatch.setattr(processes, "count", lambda: 2)
-    monkeypatch.setattr(jax, "local_devices", lambda process: jax.devices()[process : process + 1])
-    cfg = flags.parse([*SHARE, "--execution.executor=scan"]).configs[0]
-    with pytest.raises(UserError, match="computes in one process"):
-        assemble(cfg)
-
-
-def of_two(monkeypatch, me, other):
-    """Makes this process one of two, of which the other one answers with a text."""
-    texts = (lambda text: [text, other]) if me == 0 else (lambda text: [other, text])
-    monkeypatch.setattr(processes, "count", lambda: 2)
-    monkeypatch.setattr(processes, "is_first", lambda: me == 0)
-    monkeypatch.setattr(processes, "texts_of_all", texts)
-
-
-def notes_of(error):
-    return set(getattr(error.value, "__notes__", ()))
-
-
-def raising(error):
-    raise error
-
-
-def test_errors_of_one_process_reach_the_others(monkeypatch):
-    whose = {0: "the first process ended: no space", 1: re.escape("process 1 (b) ended: no space")}
-    for me in (0, 1):
-        for fault, kind in ((True, Fault), (False, UserError)):
-            told = json.dumps({"message": "no space", "fault": fault, "host": "b"})
-            of_two(monkeypatch, me, told)
-            with pytest.raises(kind, match=whose[1 - me]) as error:
-                processes.in_turn(lambda: 1, others=lambda: 2)
-            assert notes_of(error) == {processes.AGREED, processes.TOLD}
-            with pytest.raises(ZeroDivisionError) as error:  # one's own says more
-                processes.in_step(lambda: 1 / 0)
-            assert notes_of(error) == {processes.AGREED}
-        of_two(monkeypatch, me, "{}")
-        assert processes.in_turn(lambda: 1, others=lambda: 2) == 1 + me
-        with pytest.raises(UserError, match=r"^mine") as error:
-            processes.in_step(lambda: raising(UserError("mine")))
-        assert processes.TOLD in notes_of(error)
-    lost = type("JaxRuntimeError", (RuntimeError,), {})("Gloo AllReduce failed: reset by peer")
-    assert re.match("another process of this run is gone .*start all of them", exits.in_words(lost))
-
-
-def test_who_tells_an_error_and_waits_for_the_others(monkeypatch, capsys):
-    parted = []
-    monkeypatch.setattr(processes, "leave", lambda: parted.append(1))
-    monkeypatch.setattr(exits, "_LATER", 0)
-    for me in (0, 1):
-        for told, left in ((True, True), (False, True), (None, False)):
-            of_two(monkeypatch, me, "{}")
-            error = (
-                UserError("no") if told is None else processes.ends_all(UserError("no"), told=told)
-            )
-            parted.clear()
-            assert exits.answered(lambda argv, error=error: raising(error))([]) == 2
-            assert bool(capsys.readouterr().err) == (me == 0 or not told)
-            assert bool(parted) == left
-
-
-def test_the_first_difference_is_named(monkeypatch):
-    of_two(monkeypatch, 1, json.dumps({"--rounds": 3, "track": ["a"]}))
-    processes.compare({"--rounds": 3, "track": ["a"]})
-    with pytest.raises(
-        UserError, match=r"process 1 differs .* in track \(\[\], \['a'\]\): give"
-    ) as e:
-        processes.compare({"--rounds": 3, "track": []})
-    assert notes_of(e) == {processes.AGREED, processes.TOLD}
-
-
-def test_only_the_first_process_sets_checkpoints_aside(tmp_path, monkeypatch):
-    directory = train(tmp_path, [*SHARE, "--execution.checkpoint_every=1"])
-    (directory / "ckpt/3/facts/metadata").write_text("{}")
-    state = state_of_seed(assemble(flags.parse(SHARE).configs[0]))
-    of_two(monkeypatch, 1, "{}")
-    monkeypatch.setattr(jax, "process_index", lambda: 0)
-    assert int(checkpoint.restore(directory / "ckpt", state).state.round) == 2
-    assert (directory / "ckpt/3").exists()
-    monkeypatch.setattr(processes, "is_first", lambda: True)
-    checkpoint.restore(directory / "ckpt", state)
-    assert (directory / "ckpt/3.damaged").exists()
-
-
-def test_processors_of_all_are_compared(monkeypatch):
-    other = json.dumps(environment.start(1) | {"processor": "another", "pid": 0})
-    of_two(monkeypatch, 1, other)
-    start = alike.start_of_all(1)
-    assert start["processor"].startswith("another and ") and start["pid"] == 0
-    of_two(monkeypatch, 0, other)
-    assert alike.start_of_all(1)["processor"].endswith(" and another")
-
-
 JOINING = """
 import os, signal, sys, threading
 from fedjax_nc import processes
@@ -460,9 +270,3 @@ def test_a_signal_is_heard_while_processes_join(count):
     argv = [sys.executable, "-c", JOINING, str(count), f"localhost:{free_port()}"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout == "heard 1\n", done.stderr
-
-
-def test_names_do_not_depend_on_where_state_is(tmp_path):
-    names = {directory_of(tmp_path, [*SHARE, *w]) for w in ([], ["--execution.shard"])}
-    assert len(names) == 1
-    assert os.sep in str(names.pop())

@@ -14,7 +14,7 @@ import pytest
 
 import fedjax_nc
 from fedjax_nc import plugins, protocols, recipes
-from fedjax_nc.cli import analyse, compare, curves, flags, main, manual, table
+from fedjax_nc.cli import analyse, board, compare, curves, flags, main, manual, table
 from fedjax_nc.data import prepare as preparation
 from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.methods import catalogue, registry
@@ -96,6 +96,8 @@ def test_readme_commands_parse(words, my_files, monkeypatch, capsys):
     elif name == "table":
         asked = table.parse(rest)
         assert asked.diff or recipes.get(asked.recipe).cells(asked.scale, only=asked.cells)
+    elif name == "board":
+        assert board.parse(rest).to == "board.html"
     elif name == "prepare":
         asked = []
         monkeypatch.setattr(preparation, "prepare", lambda *a, **k: asked.append(a) or "there")

@@ -176,6 +176,17 @@ def test_labels(clients, classes):
     figure.draw_without_rendering()
 
 
+def test_labels_of_very_many_clients_show_some():
+    counts = np.zeros((1_001, 3))
+    counts[3::3] = [4, 0, 0]  # of the third client, the sixth, ...
+    counts[1] = [0, 0, 4]
+    axis = bias.labels(counts, "title").axes[0]
+    assert axis.get_xlabel() == "client (334 of 1,001: one in 3)"
+    drawn = axis.collections[0].get_offsets()
+    assert len(drawn) == 333 and set(drawn[:, 1]) == {0}
+    assert list(drawn[[0, -1], 0]) == [3, 999]
+
+
 def test_labels_of_empty_clients():
     bias.labels([[0, 0], [0, 0]], "nothing").draw_without_rendering()
 

@@ -89,3 +89,11 @@ def test_every_round_of_a_dispatch_has_its_own_learning_rate():
     result = fnc.run("fedavg", rounds=40, **FEW | {"evaluation": evaluation, "local": local})
     rates = [row["lr"] for row in result.rows[0]]
     np.testing.assert_allclose(rates, 0.1 * 0.9 ** np.arange(40), rtol=1e-6)
+
+
+def test_tracked_models_train_with_the_coming_rounds_rate():
+    """Which is next to nothing here, so that they stay where the global model is."""
+    local = {"schedule": "exponential", "decay": 1e-6, "epochs": 1}
+    result = fnc.run("fedavg", rounds=1, local=local, track=("alignment",), track_every=1, **FEW)
+    found = result.rows[0][0]["alignment"]
+    assert found["observed_distance"] < 1e-4 and found["unobserved_distance"] < 1e-4

@@ -10,7 +10,7 @@ from runs import DATA, FEW, train
 from trees import only, personal_of, same, standing, watched
 
 from fedjax_nc.methods.base import Repeat
-from fedjax_nc.train import executors
+from fedjax_nc.train import executors, keys
 
 LARGEST, OF_FIVE = 3, 4  # clients of the tiny federation, with twelve and five examples
 EXAMPLES = 28  # of all clients
@@ -49,6 +49,25 @@ def test_reported_losses_are_of_the_phase_that_trains(tiny):
 
 
 # ---- which examples a step sees ------------------------------------------------------------
+
+
+def test_what_is_measured_after_training_has_chances_of_its_own(tiny):
+    """FedDW's code augments what it measures: by keys that none of the client's phases has."""
+    t = only(tiny("feddw(rule='code')", norm="none", widths=(3,)), OF_FIVE)
+    seen, inner = [], t.task.trainer.make_batch
+
+    def batches(pool, numbers, mask, key):
+        if key is not None and not isinstance(key, jax.core.Tracer):
+            seen.append(tuple(np.asarray(jax.random.key_data(key))))
+        return inner(pool, numbers, mask, key)
+
+    t = t._replace(task=t.task._replace(trainer=t.task.trainer._replace(make_batch=batches)))
+    t.run(1, "debug")
+    client = keys.of_clients(keys.of_round(t.state().key, 0, keys.LOCAL_TRAINING), jnp.arange(1))
+    phases = {
+        tuple(np.asarray(jax.random.key_data(jax.random.fold_in(client[0], i)))) for i in range(9)
+    }
+    assert len(seen) == len(set(seen)) > 2 and not phases & set(seen)
 
 
 def test_passes_of_fedala(tiny):

@@ -260,6 +260,13 @@ def test_file_is_short_and_says_what_it_is(path):
     assert ast.get_docstring(tree_of(path))
 
 
+def test_other_files_are_short():
+    others = [
+        p for folder in ("tests", "benchmarks", "docs") for p in (ROOT / folder).rglob("*.py")
+    ]
+    assert others and not [p for p in others if len(p.read_text().splitlines()) > 400]
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.py")), ids=lambda p: p.name)
 def test_experiments_are_thin(path):
     assert len(path.read_text().splitlines()) <= 120

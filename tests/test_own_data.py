@@ -8,28 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from brought import RNG, four, message
 
 from fedjax_nc.config import Data
 from fedjax_nc.data import arrays, catalogue, datasets, own
-from fedjax_nc.errors import UserError
 
-RNG = np.random.RandomState(0)
 KEYS = ("train_x", "train_y", "test_x", "test_y")
-
-
-def four(train=12, test=6, shape=(5, 4, 3), classes=3, dtype=np.uint8):
-    """Random images or word ids with labels in turn."""
-    high = 256 if len(shape) > 1 else 50
-    x = [RNG.randint(0, high, (n, *shape)).astype(dtype) for n in (train, test)]
-    y = [np.arange(n) % classes for n in (train, test)]
-    return [x[0], y[0], x[1], y[1]]
-
-
-def message(call, *args, **options):
-    with pytest.raises(UserError) as raised:
-        call(*args, **options)
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
 
 
 # ---- what arrays become

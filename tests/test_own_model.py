@@ -1,6 +1,5 @@
 """Models from outside the package: any flax module, brought along or registered under a name."""
 
-from functools import partial
 from typing import Any
 
 import chex
@@ -9,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from brought import CLASSES, PADDED, REAL, SHAPE, Net, draw
 
 from fedjax_nc import models
 from fedjax_nc.errors import UserError
@@ -17,28 +17,6 @@ from fedjax_nc.models.norm import Norm
 from fedjax_nc.testing import contract
 from fedjax_nc.testing.models import BY_ITSELF, IN_ROUNDS, Network
 from fedjax_nc.types import HeadSpec
-
-SHAPE, CLASSES = (6, 6, 2), 4
-REAL, PADDED = 5, 8
-
-
-class Net(nn.Module):
-    """A small network as a stranger writes it."""
-
-    width: int = 4
-    rate: float = 0.5
-
-    @nn.compact
-    def __call__(self, x, train):
-        norm = partial(nn.BatchNorm, use_running_average=not train, momentum=0.9)
-        x = nn.relu(norm()(nn.Conv(self.width, (3, 3))(x)))
-        x = nn.max_pool(x, (2, 2), strides=(2, 2)).reshape(len(x), -1)
-        x = nn.Dropout(self.rate, deterministic=not train)(x)
-        return norm()(nn.Dense(7)(x))
-
-
-def draw(seed, *shape):
-    return jax.random.normal(jax.random.key(seed), shape, jnp.result_type(float))
 
 
 def build(module, shape=SHAPE, **options):

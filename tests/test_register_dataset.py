@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
+from brought import RNG, four, message
 from runs import PLAIN, directory_of, rows_of
 
 from fedjax_nc.cli import main
@@ -14,26 +15,7 @@ from fedjax_nc.config import Data
 from fedjax_nc.data import arrays, bundled, catalogue, datasets, federated, own
 from fedjax_nc.data.catalogue import DATASETS, register_dataset
 from fedjax_nc.data.spec import DatasetSpec
-from fedjax_nc.errors import UserError
 from fedjax_nc.types import Pool
-
-RNG = np.random.RandomState(0)
-
-
-def four(train=12, test=6, shape=(5, 4, 3), classes=3, dtype=np.uint8):
-    """Random images or word ids with labels in turn."""
-    high = 256 if len(shape) > 1 else 50
-    x = [RNG.randint(0, high, (n, *shape)).astype(dtype) for n in (train, test)]
-    y = [np.arange(n) % classes for n in (train, test)]
-    return [x[0], y[0], x[1], y[1]]
-
-
-def message(call, *args, **options):
-    with pytest.raises(UserError) as raised:
-        call(*args, **options)
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
-
 
 # ---- register_dataset
 

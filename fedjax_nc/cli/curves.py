@@ -84,18 +84,15 @@ def arrange(runs: list[Run]) -> Panels:
 
 def _labelled(groups: list[list[Run]]) -> dict[str, list[Run]]:
     """Returns groups of seeds by a label that tells them apart."""
-    settings = [_settings(seeds[0].config) for seeds in groups]
+    every = [settings(seeds[0].config) for seeds in groups]
     names = [seeds[0].config.method for seeds in groups]
     pairs = [
-        (settings[i], settings[j])
-        for i in range(len(groups))
-        for j in range(i)
-        if names[i] == names[j]
+        (every[i], every[j]) for i in range(len(groups)) for j in range(i) if names[i] == names[j]
     ]
-    telling = [key for key in settings[0] if any(a[key] != b[key] for a, b in pairs)]
+    telling = [key for key in every[0] if any(a[key] != b[key] for a, b in pairs)]
     labels = [
         ", ".join([name, *(f"{key}={own[key]}" for key in telling)])
-        for name, own in zip(names, settings, strict=True)
+        for name, own in zip(names, every, strict=True)
     ]
     again = {label for label, count in Counter(labels).items() if count > 1}
     return {
@@ -104,7 +101,7 @@ def _labelled(groups: list[list[Run]]) -> dict[str, list[Run]]:
     }
 
 
-def _settings(cfg: RunConfig) -> dict[str, Any]:
+def settings(cfg: RunConfig) -> dict[str, Any]:
     """Returns what can set two runs of a method apart, by dotted name."""
     flat = {}
     for name, value in to_dict(cfg).items():

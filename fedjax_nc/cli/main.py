@@ -1,6 +1,7 @@
 """The command `fedjax-nc`, also `python -m fedjax_nc`: one word, then that command's flags."""
 
 from fedjax_nc.cli.analyse import analyse
+from fedjax_nc.cli.board import board
 from fedjax_nc.cli.compare import compare
 from fedjax_nc.cli.curves import curves
 from fedjax_nc.cli.exits import Main, answered
@@ -15,6 +16,7 @@ COMMANDS: dict[str, tuple[str, Main]] = {
     "compare": ("train several methods and write one table", compare),
     "table": ("make a paper's table or curves again", table),
     "curves": ("draw the accuracy of runs and print their table", curves),
+    "board": ("write one HTML page to filter, group and draw many runs", board),
     "analyse": ("explain runs: numbers, figures, a report", analyse),
     "prepare": ("download or read a dataset, check it and keep it", prepare),
     "list": ("show methods, models, datasets, protocols, recipes, partitions", show),

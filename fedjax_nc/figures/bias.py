@@ -1,5 +1,6 @@
 """Classifier bias between clients, and the label distribution behind it (FedETF, figure 1)."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from fedjax_nc.figures.relations import class_colours
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+SHOWN = 500  # clients of whom a picture shows classes; of more nobody could tell one from the next
 KINDS = {"classifiers": "classifiers", "prototypes": "class means"}  # labels, also of the table
 
 
@@ -97,8 +99,12 @@ def _pairs(matrix: Any) -> np.ndarray:
 
 
 def labels(counts: Any, title: str) -> "Figure":
-    """Draws a bubble for each client and class, its area the number of examples."""
-    counts = as_array(counts)
+    """Draws a bubble for each client and class, its area the number of examples.
+
+    Of very many clients it shows some, evenly spread by number, and says so.
+    """
+    everybody, every = len(counts), math.ceil(len(counts) / SHOWN)
+    counts = as_array(counts[::every])
     clients, classes = counts.shape
     width = float(np.clip(1.8 + 0.28 * clients, 5.0, WIDTH))
     height = float(np.clip(1.6 + 0.22 * classes, 3.2, 8.0))
@@ -110,10 +116,11 @@ def labels(counts: Any, title: str) -> "Figure":
     held = np.argwhere(np.nan_to_num(counts) > 0)
     client, kind = held.T
     area = np.maximum(largest * counts[client, kind] / most, 0.8)  # one example is still a dot
-    dots = axis.scatter(client, kind, s=area, color=COLOURS[0], alpha=0.7, linewidths=0)
+    dots = axis.scatter(every * client, kind, s=area, color=COLOURS[0], alpha=0.7, linewidths=0)
     dots.set_rasterized(True)
-    axis.set(xlim=(-0.7, clients - 0.3), ylim=(-0.7, classes - 0.3))
-    axis.set(xlabel="client", ylabel="class", title=plain(title, 60))
+    axis.set(xlim=(-0.7 * every, (clients - 0.3) * every), ylim=(-0.7, classes - 0.3))
+    who = "client" if every == 1 else f"client ({clients:,} of {everybody:,}: one in {every:,})"
+    axis.set(xlabel=who, ylabel="class", title=plain(title, 60))
     axis.locator_params(integer=True, nbins=20, steps=[1, 2, 5, 10])
     axis.grid(alpha=0.2)
     axis.set_axisbelow(True)

@@ -94,7 +94,7 @@ def make_client(task: Task) -> Callable[[Broadcast, Row], tuple[Any, Any]]:
 
         active = row.size > 0  # a client without data changes nothing
         kind = method.weights or federation.weights
-        weight = jnp.where(active, _weight(kind, trainer.local, size=row.size), 0.0)
+        weight = _weight(kind, trainer.local, size=row.size)
         finished = Finished(
             view.received,
             trained.weights,
@@ -118,7 +118,7 @@ def make_client(task: Task) -> Callable[[Broadcast, Row], tuple[Any, Any]]:
         upload = {
             "update": tree.scale(weight, method.update(update, view.info)),
             "weight": weight,
-            "clients": active.astype(weight.dtype),
+            "clients": jnp.ones_like(weight),
             "sums": trained.sums,
         }
         upload |= {p.name: p.collect(finished) for p in method.parts if p.collect}
