@@ -17,6 +17,7 @@ _SCRIPTS = {
     "run": "run.py",
     "compare": "compare.py",
     "sweep": "sweep.py",
+    "table": "table.py",
     "curves": "curves.py",
     "board": "board.py",
     "analyse": "analyse.py",
@@ -30,6 +31,7 @@ _LISTED = {
     "model": "models",
     "dataset": "datasets",
     "protocol": "protocols",
+    "recipe": "recipes",
 }
 
 _REPR = reprlib.Repr()  # looks at a few items of a few levels only

@@ -160,16 +160,16 @@ def _latex(table: Table) -> str:
         f"% {table.note}",
         r"\begin{tabular}{l" + "r" * (len(table.header) - 1) + "}",
         r"\toprule",
-        " & ".join(map(_escape, table.header)) + r" \\",
+        " & ".join(map(escaped, table.header)) + r" \\",
         r"\midrule",
-        *(" & ".join(map(_escape, row)) + r" \\" for row in table.rows),
+        *(" & ".join(map(escaped, row)) + r" \\" for row in table.rows),
         r"\bottomrule",
         r"\end{tabular}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _escape(text: str) -> str:
+def escaped(text: str) -> str:
     """Writes text so that LaTeX prints it; ± is a symbol of mathematics."""
     text = re.sub(r"([&%$#_{}])", r"\\\1", text.replace("\\", r"\textbackslash "))
     return text.replace("|", r"\textbar{}").replace(" ± ", r" $\pm$ ")

@@ -46,6 +46,7 @@ def test_overview_names_every_command(capsys):
         "run",
         "compare",
         "sweep",
+        "table",
         "curves",
         "board",
         "analyse",

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import fedjax_nc
-from fedjax_nc import plugins, protocols
-from fedjax_nc.cli import analyse, board, compare, curves, flags, main, manual, sweep_flags
+from fedjax_nc import plugins, protocols, recipes
+from fedjax_nc.cli import analyse, board, compare, curves, flags, main, manual, sweep_flags, table
 from fedjax_nc.data import prepare as preparation
 from fedjax_nc.data.catalogue import DATASETS
 from fedjax_nc.methods import catalogue, registry
@@ -95,6 +95,9 @@ def test_readme_commands_parse(words, my_files, monkeypatch, capsys):
         assert analyse.parse(rest).runs
     elif name == "curves":
         assert curves.parse(rest).to
+    elif name == "table":
+        asked = table.parse(rest)
+        assert asked.diff or recipes.get(asked.recipe).cells(asked.scale, only=asked.cells)
     elif name == "board":
         assert board.parse(rest).to == "board.html"
     elif name == "prepare":

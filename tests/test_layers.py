@@ -49,6 +49,8 @@ MAY_IMPORT = {
         "models.catalogue",
     },
     "effects": {"config", "errors", "data.catalogue", "models.catalogue"},
+    "recipes": {"config", "errors", "methods.catalogue", "protocols"},
+    "statistics": set(),
     "host": {
         *("config", "errors", "types", "tree", "flops", "models", "data", "methods", "train"),
         *("analysis", "io", "figures", "protocols", "metrics", "processes"),
@@ -70,6 +72,8 @@ MAY_IMPORT = {
     },
     "tables": {"config", "errors", "metrics"},
     "sweep": {"config", "errors", "inputs", "io", "methods.catalogue", "tables"},
+    "paper_table": {"config", "errors", "metrics", "recipes", "statistics", "tables"},
+    "paper_forms": {"errors", "paper_table", "statistics", "tables"},
     "cli": {
         *("host", "study", "io", "figures", "config", "errors", "devices", "protocols", "effects"),
         *(
@@ -80,7 +84,7 @@ MAY_IMPORT = {
             "methods.catalogue",
             "models.catalogue",
         ),
-        *("metrics", "processes", "sweep", "tables"),
+        *("metrics", "processes", "sweep", "tables", "recipes", "paper_table", "paper_forms"),
     },
     "result": {"host", "study", "io", "figures", "tables", "config", "errors", "types"},
     "api": {
@@ -120,6 +124,15 @@ ONLY_STANDARD_LIBRARY = (
     "protocols/fedalign.py",
     "protocols/fedblade.py",
     "effects.py",
+    "recipes/__init__.py",
+    "recipes/base.py",
+    "recipes/words.py",
+    "recipes/scales.py",
+    "recipes/fedetf.py",
+    "recipes/feddw.py",
+    "recipes/feddr_plus.py",
+    "recipes/fedalign.py",
+    "recipes/fedblade.py",
     "study/options.py",
     "tables.py",
 )
@@ -273,6 +286,7 @@ LIGHT = (
     "models.catalogue",
     "models",
     "plugins",
+    "recipes",
     "study.options",
 )
 

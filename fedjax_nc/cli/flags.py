@@ -20,7 +20,7 @@ from fedjax_nc.models.catalogue import check
 from fedjax_nc.processes import Distributed
 from fedjax_nc.study.options import TRACKED, chosen
 
-LISTS = ("all", "methods", "models", "datasets", "protocols", "partitions")
+LISTS = ("all", "methods", "models", "datasets", "protocols", "recipes", "partitions")
 PAPER = "paper"  # the word for the seeds of a protocol's paper
 _EPILOGUE = (
     "Examples: --method=fedetf | --method='dot_regression | fd(beta=0.9)' | --list\n\n"
@@ -63,7 +63,7 @@ class _Session:
     dry_run: bool = False
     """Show size, work, memory and time of the run without training."""
     list: Literal["no", *LISTS] = "no"  # type: ignore[valid-type]
-    """Show which methods, models, datasets, protocols and partitions exist; alone it shows all."""
+    """Show which methods, models, datasets, protocols, recipes, partitions exist; alone all."""
     track: str = ""
     """Analyses to record: collapse, spectrum, alignment, consistency, with commas between."""
     track_every: int = 10

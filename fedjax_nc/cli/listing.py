@@ -1,4 +1,4 @@
-"""The `list` command: which methods, models, datasets, protocols and partitions exist."""
+"""The `list` command: which methods, models, datasets, protocols, recipes, partitions exist."""
 
 import dataclasses
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from rich.table import Table
 
-from fedjax_nc.cli import protocol_page
+from fedjax_nc.cli import protocol_page, recipe_page
 from fedjax_nc.cli.console import Lasting, waiting
 from fedjax_nc.cli.exits import answered
 from fedjax_nc.cli.flags import LISTS, read_plugins
@@ -30,7 +30,8 @@ def show(argv: list[str]) -> int:
     """Prints what can be named in other commands, without starting jax unless bytes are asked."""
     given = parse(argv)
     if given.name:
-        protocol_page.show(given.name)
+        pages = {"protocols": protocol_page.show, "recipes": recipe_page.show}
+        pages[given.kind](given.name)
         return 0
     dataset = given.dataset or "mnist5k"
     show_list(given.kind, sizes=_count(dataset) if given.bytes else None, dataset=dataset)
@@ -43,7 +44,10 @@ def parse(argv: list[str]) -> Any:
 
     read_plugins(argv)
     about = tyro.conf.arg(metavar="KIND", help=f"One of {', '.join(LISTS)}.")
-    one = "With `protocols`: one of them, as feddw or feddw/pathological, with all it sets."
+    one = (
+        "With `protocols`: one of them, as feddw or feddw/pathological, with all it sets. With "
+        "`recipes`: one of them, as feddw/T1, with its cells."
+    )
     one = tyro.conf.arg(metavar="NAME", help=one, help_behavior_hint="")
     where = "On which bytes are counted (default: mnist5k)."
     shape = dataclasses.make_dataclass(
@@ -61,10 +65,10 @@ def parse(argv: list[str]) -> Any:
     given: Any = read(shape, argv, prog=command("list"))
     if given.kind not in LISTS:
         raise unknown("list", given.kind, allowed=LISTS)
-    if given.name and given.kind != "protocols":
+    if given.name and given.kind not in ("protocols", "recipes"):
         raise UserError(
             f"'{given.name}' has no effect on a list of {given.kind}: leave it out, it belongs to "
-            "protocols"
+            "protocols and recipes"
         )
     if given.bytes and given.kind not in ("all", "methods"):
         raise UserError(f"--bytes has no effect on a list of {given.kind}: leave it out")
@@ -88,6 +92,7 @@ def show_list(kind: str, *, sizes: dict[str, Any] | None = None, dataset: str = 
         "models": lambda: (_models(),),
         "datasets": lambda: (_datasets(),),
         "protocols": lambda: (protocol_page.overview(),),
+        "recipes": lambda: (recipe_page.overview(),),
         "partitions": lambda: (_partitions(),),
     }
     for name in tables if kind == "all" else [kind]:

@@ -9,17 +9,19 @@ from fedjax_nc.cli.listing import show
 from fedjax_nc.cli.prepare import prepare
 from fedjax_nc.cli.run import train
 from fedjax_nc.cli.sweep import sweep
+from fedjax_nc.cli.table import table
 from fedjax_nc.errors import UserError, command, unknown
 
 COMMANDS: dict[str, tuple[str, Main]] = {
     "run": ("train one method and leave a run directory", train),
     "compare": ("train several methods and write one table", compare),
     "sweep": ("train a grid of runs in processes of their own", sweep),
+    "table": ("make a paper's table or curves again", table),
     "curves": ("draw the accuracy of runs and print their table", curves),
     "board": ("write one HTML page to filter, group and draw many runs", board),
     "analyse": ("explain runs: numbers, figures, a report", analyse),
     "prepare": ("download or read a dataset, check it and keep it", prepare),
-    "list": ("show methods, models, datasets, protocols, partitions", show),
+    "list": ("show methods, models, datasets, protocols, recipes, partitions", show),
 }
 
 

@@ -62,7 +62,11 @@ def finetuning(start: float, curve: Sequence[float], title: str) -> "Figure":
 
 
 def together(
-    groups: dict[str, list[list[Row]]], title: str = "", panels: dict[str, str] | None = None
+    groups: dict[str, list[list[Row]]],
+    title: str = "",
+    *,
+    panels: dict[str, str] | None = None,
+    names: dict[str, str] | None = None,
 ) -> "Figure":
     """Draws the test accuracy of several configurations against rounds, as `accuracy` does.
 
@@ -71,12 +75,18 @@ def together(
         shortest of its seeds ends.
       title: of the figure.
       panels: by the same labels, the panel that a curve belongs to, such as its dataset.
+      names: by the same labels, the curve's name, as in `accuracy`.
     """
-    return accuracy({label: _stack(seeds) for label, seeds in groups.items()}, title, panels=panels)
+    curves = {label: _stack(seeds) for label, seeds in groups.items()}
+    return accuracy(curves, title, panels=panels, names=names)
 
 
 def accuracy(
-    curves: dict[str, tuple[Any, Any]], title: str = "", panels: dict[str, str] | None = None
+    curves: dict[str, tuple[Any, Any]],
+    title: str = "",
+    *,
+    panels: dict[str, str] | None = None,
+    names: dict[str, str] | None = None,
 ) -> "Figure":
     """Draws accuracies against rounds: the mean over seeds in a band of one standard deviation.
 
@@ -86,14 +96,21 @@ def accuracy(
       curves: by a label, the tested rounds and the accuracies between 0 and 1, [seeds rounds].
       title: of the figure.
       panels: by the same labels, the panel that a curve belongs to; by default there is one.
+      names: by the same labels, the curve's name: curves of one name, in several panels, share
+        their colour and an entry of the legend.
     """
-    panel_of = panels or dict.fromkeys(curves, "")
-    names = list(dict.fromkeys(panel_of[label] for label in curves))
-    figure, axes = canvas.grid(len(names), 2, height=3.4, width=8.0 if len(names) == 1 else 4.8)
+    panel_of, name_of = (
+        panels or dict.fromkeys(curves, ""),
+        names or dict(zip(curves, curves, strict=True)),
+    )
+    whole = list(dict.fromkeys(panel_of[label] for label in curves))
+    order = list(dict.fromkeys(name_of[label] for label in curves))
+    figure, axes = canvas.grid(len(whole), 2, height=3.4, width=8.0 if len(whole) == 1 else 4.8)
     if title:
         figure.suptitle(canvas.plain(title, 100))
-    axis_of, marks = dict(zip(names, axes, strict=True)), []
-    for i, (label, (rounds, values)) in enumerate(curves.items()):
+    axis_of, marks = dict(zip(whole, axes, strict=True)), {}
+    for label, (rounds, values) in curves.items():
+        i = order.index(name_of[label])
         colour = canvas.COLOURS[i % len(canvas.COLOURS)]
         style = {"color": colour, "linestyle": STYLES[i // len(canvas.COLOURS) % len(STYLES)]}
         values = 100 * np.atleast_2d(values)
@@ -103,11 +120,12 @@ def accuracy(
             std = values.std(0, ddof=1)
             axis.fill_between(rounds, mean - std, mean + std, color=colour, alpha=0.15, linewidth=0)
         count = f" ({seeds} seeds)" if seeds > 1 else ""
-        marks.append(canvas.Mark(canvas.plain(label + count, 40), {**style, "linewidth": 2}))
+        mark = canvas.Mark(canvas.plain(name_of[label] + count, 40), {**style, "linewidth": 2})
+        marks.setdefault(name_of[label], mark)
     for name, axis in axis_of.items():
         _over(axis, "round")
         axis.set(ylabel="accuracy on the test set, per cent", title=canvas.plain(name, 50))
-    canvas.legend(figure, {}, marks=marks)
+    canvas.legend(figure, {}, marks=list(marks.values()))
     for below in figure.legends:  # takes no height from the panels, however many curves there are
         height = below.get_window_extent().height / figure.dpi
         figure.set_figheight(figure.get_figheight() + height)
