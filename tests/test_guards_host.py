@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import fedjax_nc as fnc
+from fedjax_nc import config
 from fedjax_nc.data import stream
+from fedjax_nc.host import records
 from fedjax_nc.metrics import measure
 from fedjax_nc.testing.compare import same
 from fedjax_nc.train import executors
@@ -89,6 +91,30 @@ def test_every_round_of_a_dispatch_has_its_own_learning_rate():
     result = fnc.run("fedavg", rounds=40, **FEW | {"evaluation": evaluation, "local": local})
     rates = [row["lr"] for row in result.rows[0]]
     np.testing.assert_allclose(rates, 0.1 * 0.9 ** np.arange(40), rtol=1e-6)
+
+
+def test_rounds_of_a_dispatch_train_with_their_own_learning_rates():
+    """A test after each round lets nothing be dispatched together, and changes no weights."""
+    local = {"schedule": "exponential", "decay": 0.5, "lr": 0.1}
+    tests = [FEW["evaluation"] | {"every": every} for every in (9, 1)]
+    together, apart = (
+        fnc.run("fedavg", rounds=9, local=local, **FEW | {"evaluation": test}) for test in tests
+    )
+    same(together.weights, apart.weights, rtol=1e-5, atol=1e-7)
+
+
+def test_a_summary_tells_the_best_round_and_what_travels_each_way():
+    cfg = config.RunConfig(
+        rounds=2,
+        federation=config.Federation(clients=5, participants=3),
+        evaluation=config.Evaluation(last=1),
+    )
+    row = {"global_loss": 1.0, "seconds": 1.0, "compiled": False}
+    rows = [row | {"round": i + 1, "global_accuracy": x} for i, x in enumerate((0.75, 0.5))]
+    found = records.summarise(cfg, rows, traffic={"model": (7, 11), "more": (0, 2)}, seeds=1)
+    assert (found["best_accuracy"], found["global_accuracy"]) == (0.75, 0.5)
+    assert (found["bytes_up"], found["bytes_down"]) == (2 * 3 * 7, 2 * 3 * 13)
+    assert (found["bytes_up_per_client"], found["bytes_down_per_client"]) == (7, 13)
 
 
 def test_tracked_models_train_with_the_coming_rounds_rate():
