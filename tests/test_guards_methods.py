@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from trees import differ, noisy, only, plain, same, standing, with_clients
 
-from fedjax_nc import config, tree
-from fedjax_nc.methods import registry
+from fedjax_nc import config, losses, tree
+from fedjax_nc.methods import parts, registry
 from fedjax_nc.methods.base import Phase, Repeat
 from fedjax_nc.train import executors
 from fedjax_nc.train import round as rounds
@@ -98,6 +98,14 @@ def test_feddw_decays_in_every_ninth_round(x64, tiny):
 
 
 # ---- one step of the server ----------------------------------------------------------------
+
+
+def test_a_class_that_nobody_has_this_round_keeps_its_prototype():
+    old = parts.ClassMeans(jnp.ones((3, 2)), jnp.array([True, False, False]))
+    new = losses.ClassSums(jnp.array([[0.0, 0.0], [6.0, 4.0], [0.0, 0.0]]), jnp.array([0.0, 2, 0]))
+    found = parts.prototypes().reduce(old, new, None)
+    assert found.seen.tolist() == [True, True, False]
+    assert found.mean.tolist() == [[1, 1], [3, 2], [1, 1]]
 
 
 def one_round(t):
