@@ -239,3 +239,16 @@ def test_weights_of_fedrcls_terms(x64):
     assert abs(found(1.0, 0.0) - found(0.0, 1.0)) > 1e-3
     close(found(2.0, 0.0), 2 * np.mean(pulls), 1e-12)
     close(found(0.0, 3.0), 3 * np.mean(keeps), 1e-12)
+
+
+def test_fedsols_divergence_is_not_scaled_by_its_temperature(x64):
+    teacher, student = numbers(4, 5, seed=8), numbers(4, 5, seed=9)
+    seen = context({}, {}, jnp.asarray(numbers(4, 3)), jnp.asarray(LABELS))
+    seen = dataclasses.replace(
+        seen,
+        out=seen.out._replace(logits=jnp.asarray(student)),
+        _teachers={"global": seen.out._replace(logits=jnp.asarray(teacher))},
+    )
+    given, own = (scipy.special.softmax(z / 2, 1) for z in (teacher, student))
+    found = term_of("fedsol(tau=2.0)", "proximal_kl")(seen)
+    close(found, scipy.special.rel_entr(given, own).sum(1).mean(), 1e-9)
