@@ -241,7 +241,12 @@ def test_weights_of_fedrcls_terms(x64):
     close(found(0.0, 3.0), 3 * np.mean(keeps), 1e-12)
 
 
-def test_fedsols_divergence_is_not_scaled_by_its_temperature(x64):
+@pytest.mark.parametrize(
+    "spec, name, factor",
+    [("fedsol(tau=2.0)", "proximal_kl", 1), ("fedavg | kd(tau=2.0)", "kd", 4)],
+)
+def test_temperatures_of_divergences(x64, spec, name, factor):
+    """Distillation is scaled by the square of its temperature; FedSOL's divergence is not."""
     teacher, student = numbers(4, 5, seed=8), numbers(4, 5, seed=9)
     seen = context({}, {}, jnp.asarray(numbers(4, 3)), jnp.asarray(LABELS))
     seen = dataclasses.replace(
@@ -250,5 +255,5 @@ def test_fedsols_divergence_is_not_scaled_by_its_temperature(x64):
         _teachers={"global": seen.out._replace(logits=jnp.asarray(teacher))},
     )
     given, own = (scipy.special.softmax(z / 2, 1) for z in (teacher, student))
-    found = term_of("fedsol(tau=2.0)", "proximal_kl")(seen)
-    close(found, scipy.special.rel_entr(given, own).sum(1).mean(), 1e-9)
+    expected = factor * scipy.special.rel_entr(given, own).sum(1).mean()
+    close(term_of(spec, name)(seen), expected, 1e-9)
