@@ -333,3 +333,12 @@ def test_packing_keeps_every_leaf():
     packed = tree.pack(leaves)
     assert [v.size for v in packed.vectors.values()] == [2, 7, 3]
     chex.assert_trees_all_equal(tree.unpack(packed), leaves, strict=True)
+
+
+def test_every_round_draws_its_own_participants():
+    federation = config.Federation(clients=6, participants=3)
+    key = jax.random.key(0)
+    drawn = [schedule.participants(key, n, federation=federation).tolist() for n in range(100)]
+    assert all(len(set(ids)) == 3 for ids in drawn)
+    counts = np.bincount(np.concatenate(drawn), minlength=6)
+    assert counts.min() > 30 and counts.max() < 70  # of 50, with a deviation of 5
