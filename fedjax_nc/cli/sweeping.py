@@ -101,7 +101,10 @@ class Sweeping:
 
 
 def _left(seconds: float | None) -> str:
-    return "time left unknown" if seconds is None else f"about {duration(seconds)} left"
+    if seconds is None:
+        return "time left unknown"
+    # a cell whose rounds are all recorded still writes its files
+    return "nearly done" if seconds < 1 else f"about {duration(seconds)} left"
 
 
 def _accuracy(result: Result) -> str:
