@@ -1,4 +1,4 @@
-"""What a checkpoint costs: rounds of the fixed workload with a save beside rounds without one.
+"""Measures what a checkpoint costs: rounds of the fixed workload with a save and without one.
 
 python benchmarks/saving.py               # 240 rounds, about six minutes on two cores
 

@@ -16,7 +16,7 @@ PROTOCOL = "protocol"  # where a learning rate is from, unless it was tuned
 
 
 class Run(NamedTuple):
-    """What the run of a cell has left: of every seed that is finished its summary and records."""
+    """A cell's run as it lies on disk: the summary and records of every finished seed."""
 
     configs: Sequence[RunConfig]  # of all seeds
     summaries: Sequence[Mapping[str, Any]] = ()

@@ -1,6 +1,6 @@
 """Small mistakes in training and methods, each tried on the tests that ought to notice it.
 
-    python tests/mutations.py              # all of them, about two hours on two cores
+    python tests/mutations.py              # all of them, which takes hours
     python tests/mutations.py 3 17         # these
     python tests/mutations.py --list
 

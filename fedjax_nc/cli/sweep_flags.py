@@ -19,7 +19,7 @@ _NAME = re.compile(r"[\w.-]{1,100}")
 
 @dataclasses.dataclass(frozen=True)
 class _Slurm:
-    """What Slurm is asked for, under --launcher=slurm."""
+    """Jobs that Slurm is asked for, under --launcher=slurm."""
 
     cluster: Literal["slurm", "local"] = "slurm"
     """Slurm itself, or submitit's stand-in for it on this machine."""
@@ -51,18 +51,18 @@ class _Grid:
 
 @dataclasses.dataclass(frozen=True)
 class _Work:
-    """Who trains the cells, and what is left."""
+    """How cells are trained, and where their table is left."""
 
     workers: int = 1
     """Cells at once."""
     launcher: str = "local"
     """Where processes run: local, ray or slurm."""
     address: str | None = None
-    """Of a Ray cluster, as auto or host:port; without it Ray is started on this machine."""
+    """Address of a Ray cluster, auto or host:port; without it Ray is started on this machine."""
     gpus: float = 0.0
     """GPUs of a cell under ray and slurm; Ray takes fractions, such as 0.5."""
     name: str | None = None
-    """Of the sweep's folder in OUT/sweeps; by default made of the cells."""
+    """Name of the sweep's folder in OUT/sweeps; by default it is made of the cells."""
     columns: tuple[str, ...] = ()
     """Show these metrics of summary.json in place of the usual accuracies."""
 

@@ -1,4 +1,4 @@
-"""What a person sees of a sweep: how many cells are done, run and failed, and the time left."""
+"""The display of a sweep: how many cells are done, run and failed, and the time left."""
 
 import time
 from typing import Any

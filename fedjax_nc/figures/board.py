@@ -37,7 +37,7 @@ class Shown(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What the page offers to look at."""
+    """The metrics among which the page's reader chooses."""
 
     columns: Sequence[Shown]  # of the table
     curves: Sequence[Shown]

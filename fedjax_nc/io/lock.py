@@ -97,16 +97,22 @@ def holder(directory: Path) -> str:
     if found is None:
         return ""
     about = _parsed(found)
+    lives = _lives_here(about)
+    if lives is None:
+        try:
+            lives = _seconds_silent(path) <= SILENCE
+        except OSError:  # nothing can be written there
+            lives = True
+    return _words(about) if lives else ""
+
+
+def _lives_here(about: dict[str, Any]) -> bool | None:
+    """Returns whether a lock's process runs on this machine; None of one on another."""
     pid = about.get("pid")
     here = _holder(pid if type(pid) is int else 0)
-    if about.get("system") == here["system"]:
-        gone = about.get("started") != here["started"]
-    else:
-        try:
-            gone = _seconds_silent(path) > SILENCE
-        except OSError:  # nothing can be written there
-            gone = False
-    return "" if gone else _words(about)
+    if about.get("system") != here["system"]:
+        return None
+    return about.get("started") == here["started"]
 
 
 def _path_of(directory: Path) -> Path:
@@ -163,24 +169,22 @@ def _clear(path: Path, directory: Path) -> None:
     found = _read(path)
     if found is None:  # just let go
         return
-    holder = _parsed(found)
-    pid = holder.get("pid")
-    here = _holder(pid if type(pid) is int else 0)
-    if holder.get("system") == here["system"]:
-        gone = holder.get("started") != here["started"]
-    else:
-        gone = _stays_silent(path, f"{directory} is held by another process, {_words(holder)}")
-    if not gone:
-        holder = _parsed(_read(path) or found)  # another one may have been quicker
+    about = _parsed(found)
+    lives = _lives_here(about)
+    if lives is None:
+        held = f"{directory} is held by another process, {_words(about)}"
+        lives = not _stays_silent(path, held)
+    if lives:
+        about = _parsed(_read(path) or found)  # another one may have been quicker
         raise Held(
-            f"{directory} is being written by another process, {_words(holder)}, since "
-            f"{holder.get('since', 'a moment ago')}: wait until it ends, or end it"
+            f"{directory} is being written by another process, {_words(about)}, since "
+            f"{about.get('since', 'a moment ago')}: wait until it ends, or end it"
         )
     _remove(path, found)
 
 
-def _words(holder: dict[str, Any]) -> str:
-    return short(f"host {holder.get('host', 'unknown')}, pid {holder.get('pid', 'unknown')}")
+def _words(about: dict[str, Any]) -> str:
+    return short(f"host {about.get('host', 'unknown')}, pid {about.get('pid', 'unknown')}")
 
 
 def _stays_silent(path: Path, held: str) -> bool:
